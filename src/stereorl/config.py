@@ -1,0 +1,223 @@
+"""One typed tree of settings; no torch here. Class defaults are the vetted run.
+
+Unknown keys are refused. `load_config` merges, in rising precedence: defaults, a TOML file, overrides
+(dotted keys from the command line), and remembers where each value came from.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from stereorl.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A group of settings; refuses unknown keys and cannot change after it is made."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(Section):
+    name: str = Field("embedded", description="'embedded', a folder, or a Hugging Face hub name.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights' type, for serving and learning.")
+    device: str = Field("cpu", description="Torch device that holds the model.")
+    context_length: int | None = Field(None, gt=0, description="Upper bound on prompt + reply; None: the model's own.")
+
+
+class EngineConfig(Section):
+    threads: int | None = Field(None, gt=0, description="Torch threads for serving; None: all cores.")
+    max_concurrent: int = Field(16, gt=0, description="Requests decoded in one batch.")
+    cache_tokens: int = Field(32768, ge=1024, description="Tokens held in the paged KV cache.")
+    prefill_tokens: int = Field(512, ge=64, description="Most tokens in one forward pass (prefill is cut into pieces).")
+    prefix_cache: bool = Field(True, description="Share the KV cache of equal prefixes (salted by version).")
+    max_queue: int = Field(256, gt=0, description="Requests that may wait; more get HTTP 429.")
+    timeout_s: float = Field(600, gt=0, description="Longest wait for one reply.")
+
+
+class ServeConfig(Section):
+    host: str = Field("127.0.0.1", description="Bind address; any but loopback needs an API key.")
+    port: int = Field(8018, ge=0, le=65535, description="Port; 0 picks a free one.")
+    api_key_env: str = Field("STEREORL_API_KEY", description="Environment variable that holds the API key, if any.")
+    max_body_mb: float = Field(8.0, gt=0, description="Largest request body.")
+    default_max_tokens: int = Field(256, gt=0, description="Reply length when the client names none.")
+    default_temperature: float = Field(0.7, ge=0, le=2, description="Temperature when the client names none.")
+    regenerate: Literal["ignore", "negative"] = Field(
+        "ignore", description="What the same prompt sent again means: nothing, or dissatisfaction with the first reply."
+    )
+    idle_timeout_s: float = Field(1800, gt=0, description="A session without a request for so long is closed.")
+    poll_s: float = Field(0.2, gt=0, description="How often a new version is looked for.")
+
+
+class StoreConfig(Section):
+    url: str | None = Field(None, description="SQLAlchemy URL; None: SQLite in the home folder.")
+    batch_ms: float = Field(2.0, ge=0, description="How long the writer gathers records into one commit.")
+
+
+class SignalsConfig(Section):
+    judge: Literal["rules"] = Field("rules", description="Who votes.")
+    hint_trust: list[Literal["user", "tool"]] = Field(["user"], description="Roles whose words may become a hint.")
+    hint_max_chars: int = Field(400, gt=0, description="Longest hint; longer text is cut at a sentence.")
+    hint_label: str = Field("[user's hint / instruction]", description="Label put before the hint in the user message.")
+    teacher: Literal["base", "live"] = Field("base", description="Whose log-probs, under the hint, teach.")
+
+
+class LearnConfig(Section):
+    batch_size: int = Field(8, gt=0, description="Samples per update.")
+    max_wait_s: float = Field(60, gt=0, description="Train on fewer once the oldest sample has waited so long.")
+    poll_s: float = Field(0.25, gt=0, description="Pause between looks into the store when there is nothing to do.")
+    threads: int | None = Field(None, gt=0, description="Torch threads for learning; None: half the cores.")
+    idle_only_s: float | None = Field(None, gt=0, description="Train only when no request came for so long (laptops).")
+    seed: int = 0
+    # what trains
+    adapter: Literal["lora", "full"] = Field("lora", description="LoRA by PEFT, or all weights.")
+    lora_r: int = Field(16, gt=0)
+    lora_alpha: float = Field(32, gt=0)
+    lr: float = Field(5e-4, ge=0, description="Learning rate of AdamW.")
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = Field(0.0, ge=0)
+    grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
+    epochs: int = Field(1, gt=0, description="Optimiser steps per batch.")
+    micro_tokens: int = Field(2048, gt=0, description="Most tokens in one forward pass of the learner.")
+    # objective (DESIGN section 5)
+    w_eval: float = Field(1.0, ge=0, description="Weight of the evaluative signal.")
+    w_dir: float = Field(1.0, ge=0, description="Weight of the directive signal.")
+    baseline: Literal["running", "batch", "none"] = Field("running", description="What is subtracted from the reward.")
+    baseline_decay: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean, per update.")
+    gap_clip: float | None = Field(1.0, gt=0, description="Bound C on |teacher - student| per token, in nats.")
+    clip: Literal["paper", "mirrored"] = "paper"
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    eps_high: float = Field(0.28, gt=0)
+    kl: Literal["k1", "k2", "k3"] = "k3"
+    kl_coef: float = Field(0.02, ge=0, description="Weight of the KL to the reference.")
+    aggregation: Literal["seq_mean_token_mean", "token_mean"] = "seq_mean_token_mean"
+    importance_cap: float = Field(2.0, gt=0, description="Cap on pi_old / pi_behaviour.")
+    max_staleness: int = Field(16, ge=0, description="Samples older than so many versions are dropped, by name.")
+
+
+class GateConfig(Section):
+    kl_cap: float = Field(2.0, gt=0, description="Largest mean k3 to the reference, nats per token, on the batch.")
+    retention_prompts: int = Field(6, ge=0, description="Unrelated prompts whose base replies must stay likely.")
+    retention_drop: float = Field(0.5, gt=0, description="Largest drop of their mean log-prob per token, in nats.")
+    keep_versions: int = Field(20, gt=1, description="Optimiser states kept; older versions keep their adapter only.")
+
+
+class Config(Section):
+    """Every setting of StereoRL."""
+
+    home: Path = Field(Path("~/.stereorl"), description="Where the store, the versions and the logs live.")
+    preset: Literal["none", "dialogue", "tool", "code", "gui"] = Field(
+        "none", description="Named weights from the first article; set weights win over it."
+    )
+    model: ModelConfig = ModelConfig()
+    engine: EngineConfig = EngineConfig()
+    serve: ServeConfig = ServeConfig()
+    store: StoreConfig = StoreConfig()
+    signals: SignalsConfig = SignalsConfig()
+    learn: LearnConfig = LearnConfig()
+    gate: GateConfig = GateConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("preset", "none") in PRESETS:
+            w_eval, w_dir = PRESETS[data["preset"]]
+            learn = data.get("learn", {})
+            if isinstance(learn, dict):
+                data = {**data, "learn": {"w_eval": w_eval, "w_dir": w_dir, **learn}}
+        return data
+
+    @property
+    def home_path(self) -> Path:
+        return self.home.expanduser().absolute()
+
+    @property
+    def store_url(self) -> str:
+        return self.store.url or f"sqlite:///{self.home_path / 'stereorl.db'}"
+
+    @property
+    def versions_path(self) -> Path:
+        return self.home_path / "versions"
+
+
+PRESETS: dict[str, tuple[float, float]] = {
+    "dialogue": (1.0, 0.8),
+    "tool": (1.0, 1.2),
+    "code": (0.8, 1.5),
+    "gui": (1.0, 0.5),
+}
+
+
+class Effective(BaseModel):
+    """A configuration together with the source of each value that is not a default."""
+
+    model_config = ConfigDict(frozen=True)
+    config: Config
+    sources: dict[str, str]
+
+
+def load_config(file: Path | None = None, overrides: dict[str, Any] | None = None) -> Effective:
+    """Merge defaults, `file` (or `$STEREORL_CONFIG`) and dotted `overrides` such as `{"learn.lr": 1e-4}`.
+
+    Overrides whose value is None are ignored, so that absent command-line flags may be passed on as they are.
+    Raises ConfigError with the key, the reason and, for an unknown key, the nearest known ones.
+    """
+    path = file or (Path(os.environ["STEREORL_CONFIG"]) if os.environ.get("STEREORL_CONFIG") else None)
+    tree: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if path is not None:
+        try:
+            tree = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise ConfigError(f"No configuration file at {path}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from error
+        sources.update(dict.fromkeys(flatten(tree), str(path)))
+    if os.environ.get("STEREORL_HOME") and "home" not in tree:
+        tree["home"] = os.environ["STEREORL_HOME"]
+        sources["home"] = "$STEREORL_HOME"
+    for key, value in (overrides or {}).items():
+        if value is not None:
+            _set(tree, key, value)
+            sources[key] = "command line"
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(item["loc"], item["msg"], item["type"]) for item in error.errors())) from None
+    if config.preset in PRESETS:
+        for key in ("learn.w_eval", "learn.w_dir"):
+            sources.setdefault(key, f"preset {config.preset}")
+    return Effective(config=config, sources=sources)
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` -> `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, dict) else {name: value})
+    return flat
+
+
+def _set(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    *parents, leaf = dotted.split(".")
+    for name in parents:
+        child = tree.setdefault(name, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"'{dotted}': '{name}' is a value, not a section.")
+        tree = child
+    tree[leaf] = value
+
+
+def _explain(loc: tuple[int | str, ...], message: str, kind: str) -> str:
+    name = ".".join(str(part) for part in loc)
+    if kind == "extra_forbidden":
+        known = list(flatten(Config().model_dump()))
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        return f"Unknown setting '{name}'." + (f" Did you mean {' or '.join(near)}?" if near else "")
+    return f"Setting '{name}': {message}."
