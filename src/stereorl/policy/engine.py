@@ -15,7 +15,7 @@ from stereorl.data.turn import FloatArray, Sampling
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """`prompt_ids` are sampled from as they are; `sampling.stop` (strings) is the caller's business, not the engine's."""
+    """`prompt_ids` are sampled from as they are; `sampling.stop` (strings) is the caller's business."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Per response token: `log_probs` float32 [R] and, when asked for, the K best `top_ids`, `top_log_probs` [R, K]."""
+    """Per response token: `log_probs` float32 [R] and, if asked for, the K best `top_ids`, `top_log_probs`."""
 
     log_probs: FloatArray
     top_ids: npt.NDArray[np.int32] | None = None
@@ -47,7 +47,8 @@ class Scores:
 class Engine(Protocol):
     """Generates and scores under one policy whose weights can be swapped between two tokens.
 
-    Closing the iterator of `generate` early (`aclose`) cancels the request. Raises ContextLengthError, EngineError.
+    Closing the iterator of `generate` early (`aclose`) cancels the request. Raises ContextLengthError,
+    EngineError.
     """
 
     @property
@@ -63,7 +64,12 @@ class Engine(Protocol):
     def generate(self, request: GenerateRequest) -> AsyncIterator[Token]: ...
 
     async def score(
-        self, prompt_ids: tuple[int, ...], response_ids: tuple[int, ...], *, temperature: float, top_k: int = 0
+        self,
+        prompt_ids: tuple[int, ...],
+        response_ids: tuple[int, ...],
+        *,
+        temperature: float,
+        top_k: int = 0,
     ) -> Scores: ...
 
     async def use_version(self, version: int, path: Path | None) -> None:
