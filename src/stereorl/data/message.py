@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +57,22 @@ class Message:
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def chain_key(messages: Iterable[Message]) -> str:
-    """Hash of a conversation, for finding the turn that a request continues.
-
-    Outer white space of contents is ignored and so are tool-call ids, which clients trim and rename.
-    """
+def chain_keys(messages: Iterable[Message]) -> Iterator[str]:
+    """The `chain_key` of every non-empty prefix, shortest first, at the price of one."""
     chain = hashlib.sha256()
     for message in messages:
         calls = [[c.name, c.arguments] for c in message.tool_calls]
         line = json.dumps([message.role, message.content.strip(), calls], ensure_ascii=False)
         chain.update(line.encode("utf-8", "surrogatepass") + b"\n")
-    return chain.hexdigest()
+        yield chain.hexdigest()
+
+
+def chain_key(messages: Iterable[Message]) -> str:
+    """Hash of a conversation, for finding the turn that a request continues.
+
+    Outer white space of contents is ignored and so are tool-call ids, which clients trim and rename.
+    """
+    key = hashlib.sha256().hexdigest()
+    for key in chain_keys(messages):  # noqa: B007 - the last one counts
+        pass
+    return key
