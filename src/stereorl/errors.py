@@ -57,3 +57,7 @@ class MisalignedError(StereoError, ValueError):
 
 class VersionError(StereoError, RuntimeError):
     """A version cannot be published, promoted or served."""
+
+
+class ProcessError(StereoError, RuntimeError):
+    """A server or learner process could not be started, kept alive or reached."""

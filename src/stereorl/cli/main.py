@@ -1,0 +1,61 @@
+"""The command line. Commands parse, import the heavy thing, and call it; nothing heavy is imported for `--help`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from stereorl import __version__
+from stereorl.cli import change, chat, look, run
+from stereorl.errors import StereoError
+
+app = typer.Typer(
+    name="stereorl",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="An agent that learns from being used: talk to it, correct it, and its next answers are better.",
+    epilog="Start with `stereorl up`, then `stereorl chat` in another terminal; `stereorl status` tells what it learned.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stereorl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+for command in (run.up, run.serve, run.learn, chat.chat, run.demo, run.prepare):
+    app.command(rich_help_panel="Run")(command)
+for command in (look.status, look.sessions, look.show, look.versions, look.config):
+    app.command(rich_help_panel="Look")(command)
+for command in (change.rollback, change.promote, change.export, change.import_, change.forget):
+    app.command(command.__name__.rstrip("_"), rich_help_panel="Change")(command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point. An error of ours is one message on stderr and status 2; Ctrl-C is status 130."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before anything imports torch
+    try:
+        app(arguments)
+    except StereoError as error:
+        print(f"stereorl: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `stereorl ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
