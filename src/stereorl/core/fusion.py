@@ -26,8 +26,9 @@ class Streams:
 
     Shapes: [B, T] by name suffix, [B] for the rest. `mask_BT` (bool) marks trained tokens, `weight_BT` their
     weights in the aggregate of the *whole* batch. `has_reward_B`, `has_teacher_B` (bool): where a signal is
-    absent the streams may hold anything, also NaN. All log-probs are of the sampled tokens, at the
-    temperature they were sampled at. Raises ValueError on other shapes or masks.
+    absent its stream may hold anything, also NaN; padding holds any finite number.
+    All log-probs are of the sampled tokens, at the temperature they were sampled at. Raises ValueError on
+    other shapes or masks.
     """
 
     logp_new_BT: Tensor
@@ -74,7 +75,7 @@ class Objective:
 class Fusion(Protocol):
     """Makes one objective out of the streams, under the weights in force."""
 
-    def __call__(self, streams: Streams, weights: Weights) -> Objective: ...
+    def __call__(self, streams: Streams, weights: Weights, /) -> Objective: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
