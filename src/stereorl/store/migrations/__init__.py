@@ -1,0 +1,1 @@
+"""Alembic scripts; migrate.py runs them on open."""

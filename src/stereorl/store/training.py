@@ -1,0 +1,178 @@
+"""Exactly once: claim, then finish or let go. Functions on a transaction.
+
+A claim is one transaction: a step, and one `use` row per turn. The primary key of `use` is the turn, so that
+no two steps can hold it, whatever happens. A crash leaves a step without a result; the learner finds it in
+`open_steps` and finishes it as published (its version is on disk) or abandoned (it is not).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from json import loads
+from typing import Any
+
+import sqlalchemy as sa
+
+from stereorl.data import Sample
+from stereorl.errors import MisalignedError, NotFoundError, StoreError
+from stereorl.store import reading, signals, state
+from stereorl.store.codec import dump_metrics
+from stereorl.store.engine import insert_missing
+from stereorl.store.records import Claim, OpenStep, Outcome, Ready, StepRow
+from stereorl.store.schema import drop, sample_state, step_result, train_step, turn, use, version
+
+log = logging.getLogger(__name__)
+
+
+def ready(connection: sa.Connection) -> Ready:
+    query = sa.select(sa.func.count(), sa.func.min(sample_state.c.since)).where(
+        sample_state.c.stage == "ready"
+    )
+    return Ready(*connection.execute(query).one())
+
+
+def claim(connection: sa.Connection, n: int, parent_version: int) -> Claim | None:
+    """The `n` oldest samples, or as many as there are, now held by a new step; None when there are none."""
+    locked = signals.queue("ready", n).with_for_update(skip_locked=True, of=sample_state)
+    samples = [sample for row in connection.execute(locked).all() if (sample := _sample(connection, row))]
+    if not samples:
+        return None
+    step = {"parent_version": parent_version, "n": len(samples), "at": time.time()}
+    key = connection.execute(sa.insert(train_step).values(step)).inserted_primary_key
+    assert key is not None
+    step_id = int(key[0])
+    turn_ids = [sample.turn.turn_id for sample in samples]
+    rows = [{"turn_id": turn_id, "step_id": step_id, "position": k} for k, turn_id in enumerate(turn_ids)]
+    connection.execute(sa.insert(use), rows)
+    state.refresh(connection, turn_ids)
+    return Claim(step_id, tuple(samples))
+
+
+def _sample(connection: sa.Connection, row: Any) -> Sample | None:
+    """A turn that cannot be read must not block the queue for ever: it is dropped by name."""
+    decision = reading.verdict_of(connection, row.turn_id)
+    score = reading.teacher_score_of(connection, row.turn_id)
+    try:
+        return Sample(
+            turn=reading.turn_of(connection, row),
+            reward=None if decision is None or decision.reward is None else float(decision.reward),
+            hint=score.hint if score else None,
+            teacher_log_probs=score.log_probs if score else None,
+        )
+    except (MisalignedError, ValueError):
+        reason = {"turn_id": row.turn_id, "stage": "ready", "reason": "misaligned", "at": time.time()}
+        insert_missing(connection, drop, [reason])
+        state.refresh(connection, [row.turn_id])
+        return None
+
+
+def finish_step(
+    connection: sa.Connection,
+    step_id: int,
+    outcome: Outcome,
+    version_id: int | None,
+    metrics: Mapping[str, Any],
+) -> bool:
+    """False, and nothing written, when the step has this outcome. StoreError when it has another one."""
+    assert outcome != "published" or version_id is not None, "a published step has a version"
+    if outcome == "abandoned":
+        version_id = None  # its number goes to the next step
+    row = connection.execute(
+        sa.select(train_step).where(train_step.c.step_id == step_id).with_for_update()
+    ).one_or_none()
+    if row is None:
+        raise NotFoundError(f"There is no step {step_id}.")
+    now = time.time()
+    text = dump_metrics(metrics)
+    result = {"step_id": step_id, "outcome": outcome, "version": version_id, "metrics": text, "at": now}
+    if not insert_missing(connection, step_result, [result]):
+        return _check_outcome(connection, step_id, outcome, version_id)
+    if version_id is not None:
+        made = {"version": version_id, "parent": row.parent_version, "step_id": step_id, "status": outcome}
+        if not insert_missing(connection, version, [{**made, "created_at": now}]):
+            log.warning("Version %d is on record already; step %d made it anew.", version_id, step_id)
+    turn_ids = _turns_of(connection, step_id)
+    state.lock(connection, turn_ids)
+    if outcome == "abandoned":
+        connection.execute(sa.delete(use).where(use.c.step_id == step_id))
+    elif outcome == "rejected":
+        reasons = [
+            {"turn_id": key, "stage": "used", "reason": "gate_rejected", "at": now} for key in turn_ids
+        ]
+        insert_missing(connection, drop, reasons)
+    state.refresh(connection, turn_ids)
+    return True
+
+
+def _check_outcome(connection: sa.Connection, step_id: int, outcome: Outcome, version_id: int | None) -> bool:
+    query = sa.select(step_result.c.outcome, step_result.c.version).where(step_result.c.step_id == step_id)
+    found = connection.execute(query).one()
+    if tuple(found) != (outcome, version_id):
+        raise StoreError(
+            f"Step {step_id} is {found.outcome} (version {found.version}) and cannot become {outcome} "
+            f"(version {version_id}). Are two learners at work on this store?"
+        )
+    return False
+
+
+def _turns_of(connection: sa.Connection, step_id: int) -> list[str]:
+    query = sa.select(use.c.turn_id).where(use.c.step_id == step_id).order_by(use.c.position)
+    return list(connection.execute(query).scalars())
+
+
+def open_steps(connection: sa.Connection) -> list[OpenStep]:
+    query = (
+        sa.select(train_step)
+        .where(~sa.exists().where(step_result.c.step_id == train_step.c.step_id))
+        .order_by(train_step.c.step_id)
+    )
+    return [
+        OpenStep(row.step_id, row.parent_version, tuple(_turns_of(connection, row.step_id)))
+        for row in connection.execute(query).all()
+    ]
+
+
+def steps(connection: sa.Connection, limit: int) -> list[StepRow]:
+    """The last `limit` steps, oldest first."""
+    query = (
+        sa.select(train_step, step_result.c.outcome, step_result.c.version, step_result.c.metrics)
+        .outerjoin(step_result, step_result.c.step_id == train_step.c.step_id)
+        .order_by(train_step.c.step_id.desc())
+        .limit(limit)
+    )
+    return [
+        StepRow(
+            step_id=row.step_id,
+            at=row.at,
+            outcome=row.outcome,
+            version=row.version,
+            n=row.n,
+            metrics=loads(row.metrics) if row.metrics else {},
+            parent_version=row.parent_version,
+        )
+        for row in reversed(connection.execute(query).all())
+    ]
+
+
+def versions_of_turns(connection: sa.Connection, turn_ids: Sequence[str]) -> dict[str, int]:
+    """turn -> the published version that it was trained into, for those that were."""
+    found: dict[str, int] = {}
+    for ids in state.chunks(turn_ids):
+        query = _trained().where(use.c.turn_id.in_(ids))
+        found.update(connection.execute(query).tuples().all())
+    return found
+
+
+def trained_versions(connection: sa.Connection, session_id: str) -> list[int]:
+    query = _trained().join(turn, turn.c.turn_id == use.c.turn_id).where(turn.c.session_id == session_id)
+    return sorted({found for _, found in connection.execute(query)})
+
+
+def _trained() -> sa.Select[Any]:
+    return (
+        sa.select(use.c.turn_id, step_result.c.version)
+        .join(step_result, step_result.c.step_id == use.c.step_id)
+        .where(step_result.c.outcome == "published")
+    )
