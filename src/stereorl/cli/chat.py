@@ -1,4 +1,4 @@
-"""`stereorl chat`: a plain client in the terminal. What is typed next is what teaches; the slash commands add feedback."""
+"""`stereorl chat`: a plain client in the terminal. What is typed next teaches; slash commands add feedback."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="An agent that learns from being used: talk to it, correct it, and its next answers are better.",
-    epilog="Start with `stereorl up`, then `stereorl chat` in another terminal; `stereorl status` tells what it learned.",
+    epilog="Start with `stereorl up`, then `stereorl chat` in another terminal; `stereorl status` says what it learned.",
 )
 
 

@@ -57,9 +57,9 @@ def configuration() -> str:
         "# Configuration",
         "",
         _NOTE,
-        "Settings are read from a TOML file (`--config FILE` or `$STEREORL_CONFIG`) and from `--set section.key=value`; "
-        "unknown keys are refused. `stereorl config` prints the effective settings with their sources. The defaults are "
-        "the vetted run.",
+        "Settings are read from a TOML file (`--config FILE` or `$STEREORL_CONFIG`) and from `--set "
+        "section.key=value`; unknown keys are refused. `stereorl config` prints the effective settings with their "
+        "sources. The defaults are the vetted run.",
         "",
         "```toml",
         "[learn]",

@@ -208,8 +208,8 @@ class _Run:
                 return
             if time.monotonic() > deadline:
                 raise ProcessError(
-                    f"Waited {self.settings.settle_s:g} s for the learner to finish and version {current} to be served: "
-                    f"{_where(self.funnel)}. See {self.supervisor.children['learn'].log}."
+                    f"Waited {self.settings.settle_s:g} s for the learner to finish and for version {current} to be "
+                    f"served: {_where(self.funnel)}. See {self.supervisor.children['learn'].log}."
                 )
             time.sleep(0.2)
 
