@@ -1,0 +1,85 @@
+"""The judge seam and the decision over its votes.
+
+A judge is anything with `votes`; `RulesJudge` is the one that needs no model. What the user says outside the
+conversation (feedback) is heard here, for every judge alike: an explicit score decides alone, and a correction
+without a score is one vote of -1, since nobody corrects a reply that was right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from stereorl.data import Feedback, NextState, Turn, Verdict, Vote
+from stereorl.data.signal import Reward
+from stereorl.signals.rules import rule_votes
+
+FEEDBACK = "feedback"
+
+
+class Judge(Protocol):
+    """Votes on a turn. Abstains (value None) where it cannot tell; never invents a 0 for a failure of its own."""
+
+    def votes(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+    ) -> tuple[Vote, ...]:
+        """Votes from request, reply and next state. Whoever calls it adds the vote of the feedback itself."""
+        ...
+
+
+class Judged(Protocol):
+    """What `judge_item` needs of a queue item."""
+
+    @property
+    def turn(self) -> Turn: ...
+    @property
+    def next_state(self) -> NextState | None: ...
+    @property
+    def feedback(self) -> Sequence[Feedback]: ...
+
+
+class RulesJudge:
+    """The rules of `signals.rules` as a judge."""
+
+    def votes(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+    ) -> tuple[Vote, ...]:
+        return () if next_state is None else rule_votes(turn.messages, turn.reply, next_state)
+
+
+def decide(votes: Sequence[Vote]) -> Verdict:
+    """Strict plurality over the votes cast; a tie for the first place is 0; no vote cast, no reward (None)."""
+    cast = Counter(vote.value for vote in votes if vote.value is not None)
+    if not cast:
+        return Verdict(None, "all abstained", tuple(votes))
+    ranked = cast.most_common()
+    if len(ranked) > 1 and ranked[0][1] == ranked[1][1]:
+        told = ", ".join(f"{v.judge} {v.value:+d}" for v in votes if v.value is not None)
+        return Verdict(0, f"tie: {told}", tuple(votes))
+    winner: Reward = ranked[0][0]
+    reasons = "; ".join(f"{v.judge}: {v.reason}" for v in votes if v.value == winner)
+    return Verdict(winner, reasons, tuple(votes))
+
+
+def judge_item(judge: Judge, item: Judged) -> Verdict:
+    """The verdict on a captured turn; the newest explicit feedback score is authoritative and named in the reason."""
+    votes = judge.votes(item.turn, item.next_state, item.feedback)
+    said = feedback_vote(item.feedback)
+    if said is None:
+        return decide(votes)
+    votes = (said, *votes)
+    if any(f.score is not None for f in item.feedback):
+        return Verdict(said.value, f"{FEEDBACK}: {said.reason}", votes)
+    return decide(votes)
+
+
+def feedback_vote(feedback: Sequence[Feedback]) -> Vote | None:
+    """The vote that explicit feedback casts: its newest score, else -1 for a correction, else none."""
+    ordered = sorted(feedback, key=lambda f: f.created_at)
+    scores = [f.score for f in ordered if f.score is not None]
+    if scores:
+        return Vote(FEEDBACK, scores[-1], f"explicit score {scores[-1]:+d}")
+    if any(f.correction and f.correction.strip() for f in ordered):
+        return Vote(FEEDBACK, -1, "a correction without a score")
+    return None
