@@ -32,21 +32,21 @@ def rollback(
 
 
 def promote(
-    number: Number, home: Home = None, config: ConfigFile = None, set_: Set = None, model: Model = None
+    number: Number,
+    home: Home = None,
+    config: ConfigFile = None,
+    set_: Set = None,
+    model: Model = None,
+    force: Annotated[bool, typer.Option("--force", help="Your judgement over the gate's.")] = False,
 ) -> None:
-    """Serve any kept version, later ones and rejected ones too: your judgement over the gate's.
+    """Serve a kept version, a later one for example; with --force one that the gate rejected.
 
     Example: `stereorl promote 7`
     """
     settings = effective(home, config, set_, model).config
     from stereorl.cli.open import versions_of
 
-    found = versions_of(settings)
-    if number and found.manifest(number).status == "rejected":
-        typer.echo(
-            f"Note: the gate rejected version {number}; 'stereorl versions --json' says why.", err=True
-        )
-    found.set_current(number)
+    versions_of(settings).set_current(number, force=force)
     typer.echo(f"Version {number} serves. A running server swaps within {settings.serve.poll_s:g} s.")
 
 
@@ -65,13 +65,14 @@ def export(
     Examples: `stereorl export turns.jsonl`, `stereorl export turns.parquet`
     """
     settings = effective(home, config, set_, model).config
+    from stereorl.cli.forget import full_id
     from stereorl.cli.open import opened
     from stereorl.errors import ConfigError
     from stereorl.store.transfer import export_jsonl, export_parquet
 
     with opened(settings) as store:
         if path.suffix != ".parquet":
-            count = export_jsonl(store, path, session_id=session)
+            count = export_jsonl(store, path, full_id(store, session) if session else None)
         elif session is None:
             count = export_parquet(store, path)
         else:
@@ -101,6 +102,10 @@ def import_(
     finally:
         store.close()
     typer.echo(f"{report.imported} turns imported, {report.skipped} were there already.")
+    for bad in report.bad:
+        typer.echo(f"Line {bad.number} left out: {bad.reason}", err=True)
+    if report.bad:
+        raise typer.Exit(1)
 
 
 def forget(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 import typer
 
@@ -19,7 +20,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
     help="An agent that learns from being used: talk to it, correct it, and its next answers are better.",
-    epilog="Start with `stereorl up`, then `stereorl chat` in another terminal; `stereorl status` says what it learned.",
+    epilog="Start with `stereorl up`, then `stereorl chat` elsewhere; `stereorl status` says what it learned.",
 )
 
 
@@ -38,12 +39,14 @@ def _root(
     pass
 
 
-for command in (run.up, run.serve, run.learn, chat.chat, run.demo, run.prepare):
-    app.command(rich_help_panel="Run")(command)
-for command in (look.status, look.sessions, look.show, look.versions, look.config):
-    app.command(rich_help_panel="Look")(command)
-for command in (change.rollback, change.promote, change.export, change.import_, change.forget):
-    app.command(command.__name__.rstrip("_"), rich_help_panel="Change")(command)
+PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Run": (run.up, run.serve, run.learn, chat.chat, run.demo, run.prepare),
+    "Look": (look.status, look.sessions, look.show, look.versions, look.config),
+    "Change": (change.rollback, change.promote, change.export, change.import_, change.forget),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(command.__name__.rstrip("_"), rich_help_panel=panel)(command)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -106,7 +106,8 @@ def _bound(item: Any) -> str:
 def _type(kind: Any) -> str:
     parts = get_args(kind)
     if not parts:
-        return {"str": "text", "bool": "true/false", "Path": "path"}.get(kind.__name__, kind.__name__)
+        name = str(kind.__name__)
+        return {"str": "text", "bool": "true/false", "Path": "path"}.get(name, name)
     if all(isinstance(part, str) for part in parts):
         return " or ".join(f"`{part}`" for part in parts)
     origin = getattr(kind, "__origin__", None)

@@ -81,7 +81,7 @@ PERSONAS: dict[str, Persona] = {
             check=is_plain,
             complaints=(
                 "That's not what I wanted. Please answer in plain sentences.",
-                "No, please write plain running text instead.",
+                "No, please answer in plain running text instead.",
                 "Wrong format. Please answer in ordinary sentences only.",
                 "I can't read that here. Please use plain sentences instead.",
             ),

@@ -69,10 +69,9 @@ class Asking:
 
 def connect(url: str, api_key: str | None = None, *, timeout_s: float = 300) -> OpenAI:
     """A client for our own server: no retries, because each request becomes a turn, and no proxy on the way."""
-    import httpx
-    from openai import OpenAI
+    from openai import DefaultHttpxClient, OpenAI
 
-    transport = httpx.Client(trust_env=False, timeout=timeout_s)
+    transport = DefaultHttpxClient(trust_env=False, timeout=timeout_s)
     return OpenAI(base_url=f"{url}/v1", api_key=api_key or "none", max_retries=0, http_client=transport)
 
 
