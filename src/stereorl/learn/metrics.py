@@ -114,3 +114,22 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as handle:
         handle.write(json.dumps(plain(record), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def progress_line(record: Mapping[str, Any]) -> str:
+    """One line for the log about a step and its outcome."""
+    end = {"published": f"version {record['version']}", "rejected": "rejected", "abandoned": "abandoned"}
+    parts = [f"step {record['step_id']} -> {end[record['outcome']]}"]
+    if "n" in record:
+        kinds = f"{record.get('n_reward', 0)} rewards, {record.get('n_teacher', 0)} hints"
+        parts.append(f"{record['n']} samples ({kinds})")
+    shown = {
+        "reward_mean": "reward {:+.2f}",
+        "gap_mean": "gap {:+.3f}",
+        "gate_kl": "kl {:.3f}",
+        "retention_drop": "retention drop {:+.3f}",
+        "grad_norm": "grad {:.2f}",
+        "seconds": "{:.1f} s",
+    }
+    parts += [text.format(record[name]) for name, text in shown.items() if name in record]
+    return ", ".join([*parts, *record.get("gate", [])])
