@@ -64,7 +64,7 @@ def _groups(
     connection: sa.Connection, column: sa.Column[Any], *conditions: sa.ColumnElement[bool]
 ) -> dict[Any, int]:
     query = sa.select(column, sa.func.count()).where(*conditions).group_by(column).order_by(column)
-    return dict(connection.execute(query).tuples().all())
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def score_over_time(connection: sa.Connection, bucket: int) -> list[tuple[float, float, int]]:
@@ -78,7 +78,7 @@ def score_over_time(connection: sa.Connection, bucket: int) -> list[tuple[float,
         .where(verdict.c.reward.is_not(None))
         .order_by(turn.c.seq)
     )
-    rows = connection.execute(query).tuples().all()
+    rows = connection.execute(query).all()
     pieces = [rows[start : start + bucket] for start in range(0, len(rows), bucket)]
     return [(piece[-1][0], sum(reward for _, reward in piece) / len(piece), len(piece)) for piece in pieces]
 
@@ -200,7 +200,8 @@ def _drift(connection: sa.Connection) -> list[str]:
     facts = {
         row.turn_id: row.stage for row in connection.execute(state.expected_stages()) if row.stage is not None
     }
-    derived = dict(connection.execute(sa.select(sample_state.c.turn_id, sample_state.c.stage)).tuples().all())
+    waiting = connection.execute(sa.select(sample_state.c.turn_id, sample_state.c.stage))
+    derived = {row[0]: row[1] for row in waiting}
     faults = [
         f"Turn {key} waits in '{derived.get(key)}' where the facts say '{facts.get(key)}'."
         for key in sorted(facts.keys() | derived.keys())

@@ -19,10 +19,11 @@ from stereorl.errors import MisalignedError
 def pack_ints(values: npt.ArrayLike, what: str) -> bytes:
     """Little-endian int32. MisalignedError when a value is no int32, rather than a wrapped one."""
     array = np.asarray(values)
-    packed = array.astype("<i4")
-    if array.ndim != 1 or not np.array_equal(packed, array):
-        raise MisalignedError(f"{what} is not a row of 32-bit integers (shape {array.shape}, {array.dtype}).")
-    return packed.tobytes()
+    if array.ndim == 1 and (array.dtype.kind in "iu" or not array.size):
+        packed = array.astype("<i4")
+        if np.array_equal(packed, array):
+            return packed.tobytes()
+    raise MisalignedError(f"{what} is not a row of 32-bit integers (shape {array.shape}, {array.dtype}).")
 
 
 def pack_floats(values: npt.ArrayLike, what: str) -> bytes:

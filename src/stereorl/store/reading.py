@@ -12,7 +12,7 @@ from stereorl.data import Feedback, Hint, Message, NextState, TeacherScore, Turn
 from stereorl.errors import NotFoundError
 from stereorl.store import schema
 from stereorl.store.codec import load_sampling, unpack_floats, unpack_ints
-from stereorl.store.records import SessionRow, TurnDetail, TurnRef
+from stereorl.store.records import NewSession, SessionEvent, SessionRow, TurnDetail, TurnRef
 from stereorl.store.schema import context, part, session, session_state, step_result, turn, use, verdict
 
 
@@ -78,7 +78,7 @@ def find_turn(connection: sa.Connection, prefix: str) -> str:
         raise NotFoundError(f"No turn's id begins with '{prefix}'. `stereorl sessions` lists what there is.")
     if len(found) > 1:
         raise NotFoundError(
-            f"More than one turn's id begins with '{prefix}' ({', '.join(found)}, ...). Give more of it."
+            f"Several turns' ids begin with '{prefix}' ({', '.join(found)}, ...). Give more of it."
         )
     return found[0]
 
@@ -232,3 +232,26 @@ def idle_sessions(connection: sa.Connection, before: float) -> list[str]:
         .order_by(session_state.c.last_at)
     )
     return list(connection.execute(query).scalars())
+
+
+def session_records(
+    connection: sa.Connection, session_id: str | None
+) -> list[tuple[NewSession, tuple[SessionEvent, ...]]]:
+    """One session or all, oldest first, as the records that made them."""
+    which = sa.true() if session_id is None else session.c.session_id == session_id
+    rows = connection.execute(
+        sa.select(session).where(which).order_by(session.c.created_at, session.c.session_id)
+    ).all()
+    if session_id is not None and not rows:
+        raise NotFoundError(f"There is no session '{session_id}'. `stereorl sessions` lists them.")
+    event = schema.session_event
+    only = sa.true() if session_id is None else event.c.session_id == session_id
+    events: dict[str, list[SessionEvent]] = {}
+    for row in connection.execute(sa.select(event).where(only).order_by(event.c.id)):
+        events.setdefault(row.session_id, []).append(
+            SessionEvent(row.session_id, row.kind, row.reason, row.at)
+        )
+    return [
+        (NewSession(r.session_id, r.created_at, r.origin, r.forked_from), tuple(events.get(r.session_id, ())))
+        for r in rows
+    ]

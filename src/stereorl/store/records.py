@@ -171,3 +171,16 @@ class Forgotten:
     open_steps: tuple[int, ...]
     forks: tuple[str, ...]
     purged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTurn:
+    """A turn from elsewhere with what is known of it. `session` is used when its session is unknown here."""
+
+    session: NewSession
+    turn: Turn
+    following: tuple[NextState | Feedback, ...]
+    verdict: Verdict | None
+    hints: tuple[Hint, ...]
+    score: TeacherScore | None
+    drop: Drop | None

@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from stereorl.data import Hint, NextState, TeacherScore, Turn, Verdict
 from stereorl.errors import MisalignedError
 from stereorl.store import reading, schema, state
-from stereorl.store.capture import require
+from stereorl.store.capture import put, require
 from stereorl.store.codec import pack_floats
 from stereorl.store.engine import insert_missing
-from stereorl.store.records import JudgeItem, Stage
+from stereorl.store.records import ImportedTurn, JudgeItem, Stage
 from stereorl.store.schema import drop, sample_state, session_state, teacher_score, turn, verdict
 
 
@@ -122,4 +122,21 @@ def record_teacher_score(connection: sa.Connection, score: TeacherScore) -> bool
     if not insert_missing(connection, teacher_score, [row]):
         return False
     state.refresh(connection, [score.turn_id])
+    return True
+
+
+def import_turn(connection: sa.Connection, item: ImportedTurn) -> bool:
+    """A turn with all that is known of it, at once, so that no judge or learner sees half of it. False, and
+    nothing written, when the turn is there already.
+    """
+    turn_id = item.turn.turn_id
+    if connection.execute(sa.select(turn.c.seq).where(turn.c.turn_id == turn_id)).first():
+        return False
+    put(connection, [item.session, item.turn, *item.following])
+    if item.verdict is not None:
+        record_judgement(connection, turn_id, item.verdict, item.hints)
+    if item.score is not None:
+        record_teacher_score(connection, item.score)
+    if item.drop is not None:
+        put(connection, [item.drop])
     return True

@@ -82,13 +82,8 @@ def refresh(connection: sa.Connection, turn_ids: Iterable[str]) -> None:
         found = {
             row.turn_id: row for row in connection.execute(expected_stages().where(turn.c.turn_id.in_(ids)))
         }
-        old = dict(
-            connection.execute(
-                sa.select(sample_state.c.turn_id, sample_state.c.stage).where(sample_state.c.turn_id.in_(ids))
-            )
-            .tuples()
-            .all()
-        )
+        known = sa.select(sample_state.c.turn_id, sample_state.c.stage).where(sample_state.c.turn_id.in_(ids))
+        old = {row[0]: row[1] for row in connection.execute(known)}
         gone = [key for key in old if key not in found or found[key].stage is None]
         _delete(connection, gone)
         _move(connection, old, {key: row.stage for key, row in found.items() if row.stage is not None}, now)

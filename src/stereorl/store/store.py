@@ -27,11 +27,14 @@ from stereorl.store.records import (
     Drop,
     Forgotten,
     Funnel,
+    ImportedTurn,
     JudgeItem,
+    NewSession,
     OpenStep,
     Outcome,
     Ready,
     Record,
+    SessionEvent,
     SessionRow,
     StepRow,
     TurnDetail,
@@ -114,8 +117,8 @@ class Store:
             return reading.find_turn(connection, prefix)
 
     def continuation(self, key: str, *, within: str | None = None) -> TurnRef | None:
-        """The latest turn with chain_key(messages + [reply]) == key: the one that a request continues. `within`
-        names a session: only its turns and those of its forks count.
+        """The latest turn with chain_key(messages + [reply]) == key: the one that a request continues.
+        `within` names a session: only its turns and those of its forks count.
         """
         with transaction(self._engine) as connection:
             return reading.continuation(connection, key, within)
@@ -263,6 +266,18 @@ class Store:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.05)
+
+    def session_records(
+        self, session_id: str | None = None
+    ) -> list[tuple[NewSession, tuple[SessionEvent, ...]]]:
+        """One session or all, oldest first, with their events; for export."""
+        with transaction(self._engine) as connection:
+            return reading.session_records(connection, session_id)
+
+    def import_turn(self, item: ImportedTurn) -> bool:
+        """Add a turn with all that is known of it; False when it is there already."""
+        with write_transaction(self._engine) as connection:
+            return signals.import_turn(connection, item)
 
     def schema_version(self) -> str:
         with transaction(self._engine) as connection:

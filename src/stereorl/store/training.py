@@ -161,7 +161,7 @@ def versions_of_turns(connection: sa.Connection, turn_ids: Sequence[str]) -> dic
     found: dict[str, int] = {}
     for ids in state.chunks(turn_ids):
         query = _trained().where(use.c.turn_id.in_(ids))
-        found.update(connection.execute(query).tuples().all())
+        found.update({row[0]: row[1] for row in connection.execute(query)})
     return found
 
 
