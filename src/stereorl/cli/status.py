@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -45,8 +44,8 @@ def gather(config: Config, store: Store, versions: Versions) -> Facts:
 def learner_pid(home: Path) -> int | None:
     """The process that learns for this home, or None."""
     try:
-        pid = int(json.loads((home / "run" / "learn.json").read_text(encoding="utf-8"))["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        pid = int((home / "run" / "learn.lock").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
     return pid if process_alive(pid) else None
 

@@ -41,7 +41,7 @@ def _sessions(axes: Any, report: DemoReport) -> None:
     axes.plot(numbers, moving, color=_INK, linewidth=1.5, label=f"mean of the last {window}")
     axes.set(title="First reply of each training session", xlabel="session", ylim=(-0.08, 1.08))
     axes.set_yticks([0, 0.5, 1], ["broken", "0.5", "kept"])
-    axes.legend(frameon=False, fontsize=8, loc="center right")
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(0, 0.93))
 
 
 def _heldout(axes: Any, report: DemoReport) -> None:
@@ -56,7 +56,7 @@ def _heldout(axes: Any, report: DemoReport) -> None:
     axes.set_xticks(
         [0, 1], [f"before\n(version {report.before.version})", f"after\n(version {report.after.version})"]
     )
-    axes.set(title=f"{len(report.before.replies)} held-out prompts: preference kept", ylim=(0, 1.08))
+    axes.set(title=f"{len(report.before.replies)} held-out prompts", ylabel="preference kept", ylim=(0, 1.08))
 
 
 def _updates(axes: Any, report: DemoReport) -> None:
