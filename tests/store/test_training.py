@@ -216,7 +216,7 @@ def test_orphans_are_those_of_closed_sessions(store: Store) -> None:
 def test_an_unreadable_sample_does_not_block_the_others(store: Store) -> None:
     make_ready(store, ["a", "b"])
     with store._engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE turn SET log_probs = x'00' WHERE turn_id = 'a'")
+        connection.exec_driver_sql("UPDATE turn SET log_probs = prompt_ids WHERE turn_id = 'a'")
     claim = store.claim(2, parent_version=0)
     assert claim is not None
     assert [s.turn.turn_id for s in claim.samples] == ["b"]
@@ -233,12 +233,12 @@ def _claim_all(url: str, barrier: multiprocessing.Barrier, results: multiprocess
         results.put(taken)
 
 
-def test_two_processes_share_the_samples_and_take_none_twice(store: Store, tmp_path: Path) -> None:
+def test_two_processes_share_the_samples_and_take_none_twice(store: Store, url: str) -> None:
     ids = [f"t{k:02d}" for k in range(40)]
     make_ready(store, ids)
     spawn = multiprocessing.get_context("spawn")
     barrier, results = spawn.Barrier(3), spawn.Queue()
-    workers = [spawn.Process(target=_claim_all, args=(url_of(tmp_path), barrier, results)) for _ in range(2)]
+    workers = [spawn.Process(target=_claim_all, args=(url, barrier, results)) for _ in range(2)]
     for worker in workers:
         worker.start()
     barrier.wait(60)

@@ -87,8 +87,7 @@ def _(record: SessionEvent, connection: sa.Connection) -> None:
 @_add.register
 def _(record: Turn, connection: sa.Connection) -> None:
     require(connection, session.c.session_id, record.session_id)
-    prompt_node = add_context(connection, record.messages)
-    reply_node = add_context(connection, [record.reply], parent=prompt_node)
+    prompt_node, reply_node = add_context(connection, [*record.messages, record.reply])
     tools = tools_part(record.tools)
     if tools is not None:
         insert_missing(connection, part, [{"digest": tools[0], "body": tools[1]}])
@@ -153,7 +152,7 @@ def _reopen(connection: sa.Connection, record: Turn) -> None:
 @_add.register
 def _(record: NextState, connection: sa.Connection) -> None:
     require(connection, turn.c.turn_id, record.turn_id)
-    node = add_context(connection, record.messages)
+    _, node = add_context(connection, record.messages)
     row = {"turn_id": record.turn_id, "kind": record.kind, "node": node, "created_at": record.created_at}
     insert_missing(connection, next_state, [{"digest": digest_of(*row.values()), **row}])
 
@@ -194,24 +193,25 @@ def require(connection: sa.Connection, column: sa.ColumnElement[str], key: str) 
         raise NotFoundError(f"There is no {what} '{key}' in the store.")
 
 
-def add_context(
-    connection: sa.Connection, messages: Sequence[Message], *, parent: bytes | None = None
-) -> bytes | None:
-    """The node of the last message, after adding those that are missing; `parent` when there are no messages."""
+def add_context(connection: sa.Connection, messages: Sequence[Message]) -> tuple[bytes | None, bytes | None]:
+    """The nodes of the last message but one and of the last, after adding all that are missing."""
     nodes: dict[bytes, tuple[bytes | None, bytes, str]] = {}
+    parent, last = None, None
     for message in messages:
         digest, body = part_of(message)
-        node = node_of(parent, digest)
-        nodes[node] = (parent, digest, body)
-        parent = node
+        parent, last = last, node_of(last, digest)
+        nodes[last] = (parent, digest, body)
     known: set[bytes] = set()
     keys = list(nodes)
     for start in range(0, len(keys), state.CHUNK):
-        query = sa.select(context.c.node).where(context.c.node.in_(keys[start : start + state.CHUNK]))
-        known.update(bytes(key) for key in connection.execute(query).scalars())
+        found = connection.execute(_KNOWN_NODES, {"keys": keys[start : start + state.CHUNK]}).scalars()
+        known.update(bytes(key) for key in found)
     missing = [(node, *fields) for node, fields in nodes.items() if node not in known]
     insert_missing(connection, part, [{"digest": digest, "body": body} for _, _, digest, body in missing])
     insert_missing(
         connection, context, [{"node": node, "parent": up, "part": digest} for node, up, digest, _ in missing]
     )
-    return parent
+    return parent, last
+
+
+_KNOWN_NODES = sa.select(context.c.node).where(context.c.node.in_(sa.bindparam("keys", expanding=True)))

@@ -79,11 +79,8 @@ def refresh(connection: sa.Connection, turn_ids: Iterable[str]) -> None:
     now = time.time()
     for ids in chunks(turn_ids):
         lock(connection, ids)
-        found = {
-            row.turn_id: row for row in connection.execute(expected_stages().where(turn.c.turn_id.in_(ids)))
-        }
-        known = sa.select(sample_state.c.turn_id, sample_state.c.stage).where(sample_state.c.turn_id.in_(ids))
-        old = {row[0]: row[1] for row in connection.execute(known)}
+        found = {row.turn_id: row for row in connection.execute(_STAGES_OF, {"ids": ids})}
+        old = {row[0]: row[1] for row in connection.execute(_KNOWN_STAGES_OF, {"ids": ids})}
         gone = [key for key in old if key not in found or found[key].stage is None]
         _delete(connection, gone)
         _move(connection, old, {key: row.stage for key, row in found.items() if row.stage is not None}, now)
@@ -135,11 +132,20 @@ def expected_sessions() -> sa.Select[Any]:
 def refresh_sessions(connection: sa.Connection, session_ids: Iterable[str]) -> None:
     """Bring the derived rows of these sessions up to date with their facts."""
     for ids in chunks(session_ids):
-        rows = connection.execute(expected_sessions().where(session.c.session_id.in_(ids))).mappings().all()
+        rows = connection.execute(_SESSIONS_OF, {"ids": ids}).mappings().all()
         insert_missing(connection, session_state, [dict(row) for row in rows])
         for row in rows:
             update = sa.update(session_state).where(session_state.c.session_id == row["session_id"])
             connection.execute(update.values(open=row["open"], reason=row["reason"], last_at=row["last_at"]))
+
+
+# Built once: putting them together costs more than running them.
+_IDS: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
+_STAGES_OF = expected_stages().where(turn.c.turn_id.in_(_IDS))
+_KNOWN_STAGES_OF = sa.select(sample_state.c.turn_id, sample_state.c.stage).where(
+    sample_state.c.turn_id.in_(_IDS)
+)
+_SESSIONS_OF = expected_sessions().where(session.c.session_id.in_(_IDS))
 
 
 def chunks(ids: Iterable[str]) -> Iterable[list[str]]:
