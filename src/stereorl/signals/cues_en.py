@@ -59,7 +59,7 @@ NEW_TASK = re.compile(
 QUESTION = re.compile(
     r"^(?:(?:and|so|but|ok|okay|well|then|also) )*(?:(?:what|who|whom|whose|which|when|where|why|how)(?:'s|'re|'d)?\b"
     r"(?! (?:a|an) (?:\w+ )?(?:answer|job|reply|mess|relief|work)\b)"
-    r"|(?:is|are|was|were|do|does|did|has|have|had|should|shall|may|might|am|can|could|would|will)(?:n't)? "
+    r"|(?!do it\b)(?:is|are|was|were|do|does|did|has|have|had|should|shall|may|might|am|can|could|would|will)(?:n't)? "
     r"(?:it|this|that|these|those|you|i|we|they|he|she|there|the|your|my|a|an|any)\b)"
 )
 REQUEST = re.compile(
@@ -72,7 +72,7 @@ CUES: tuple[Cue, ...] = (
     Cue("approval", "praise", r"\bnot (?:too |so |half |at all )?(?:bad|wrong|shabby)\b"),
     Cue("approval", "praise", r"^(?:it's |that's |there(?:'s| is) )?no (?:problems?|worries|issues?|complaints)\b(?! with)"),
     Cue("approval", "praise", r"\bno (?:more |longer any )?(?:errors?|failures?)(?: anymore| now| any more)?$"),
-    Cue("approval", "praise", r"\b(?:can't|cannot|can not) complain\b|\bcould(?: not|n't) (?:be|have been|ask for|agree)\b.*"),
+    Cue("approval", "praise", r"\b(?:can't|cannot|can not) complain\b|\bcould(?: not|n't) (?:be|have been|have said|ask for|agree)\b.*|\bis all i (?:wanted|needed|asked for|need|want)\b"),
     Cue("approval", "praise", r"\bnothing (?:is )?(?:wrong|to (?:change|add|fix|complain about))\b|\bnever better\b"),
     Cue("approval", "praise", r"\b(?:don't|do not) change (?:a thing|anything|it)\b|\bkeep it up\b|\bkeep up the good work\b"),
     Cue("approval", "praise", r"\bdoesn't get (?:any )?better\b|\bno longer (?:broken|fails|failing|crashes)\b"),
@@ -85,6 +85,7 @@ CUES: tuple[Cue, ...] = (
     Cue("idiom", "neutral", r"\b(?:me|you|i|us|we) too\b|\b(?:i'm|i am|we're|we are|my \w+ (?:is|are)) too \w+|\btoo (?:kind|good)\b"),
     Cue("idiom", "neutral", r"\bkeep (?:that|this|it) in mind\b|\bright now\b|\bgood (?:morning|evening|afternoon|night)\b"),
     Cue("idiom", "neutral", r"\bmy (?!question|request|name|point|code|script|test)\w+(?: \w+)? (?:doesn't|does not|won't|isn't|can't)\b.*"),
+    Cue("idiom", "neutral", r"\b(?:didn't|did not|never) expect(?:ed)? (?:it|this|that) to be\b.*|\bsounds? like a plan\b"),
     Cue("own mistake", "own_mistake", r"\bmy (?:own )?(?:mistake|bad|fault|error)\b|\bi (?:mis(?:typed|spoke|read|spelled)|made a typo|was wrong|got confused)\b"),
     Cue("own mistake", "own_mistake", r"^(?:oops|whoops|scratch that)\b"),
     # --- what should change
@@ -115,21 +116,24 @@ CUES: tuple[Cue, ...] = (
     Cue("only that", "directive", _PLEASE + r"(?:(?:just|only) (?:give|answer|the|show|say|write|tell|return|output|one|a|what|reply|print|list)|(?:give|tell|show|send) (?:me )?(?:just|only|less|fewer))\b.*"),
     Cue("comparative", "directive", r"\bin (?:simple|simpler|plain|fewer|other|layman's|your own) (?:words|terms|english|language)\b"),
     Cue("comparative", "directive", rf"^(?:please |and |but |a (?:bit|little|lot|tad) |much |even |way |ok |or )*{_COMPARATIVE}(?: \w+)?(?: please| pls| plz| now| this time| next time| than that| than this)?$"),
+    Cue("comparative", "directive", rf"\b(?:be|sound|get) (?:a bit |a little |much |even |way )?{_COMPARATIVE}\b.*"),
     Cue("comparative", "directive", r"\b(?:more|less) (?:concise|concisely|specific|specifically|formal|formally|casual|simply|briefly|clearly|detailed?|technical|friendly|polite|precise|natural|creative|playful|direct|directly|professional|personal|human|serious|emotional|in depth)\b"),
-    Cue("comparative", "directive", r"\b(?:something|anything|somewhat|one) (?:\w+ )?(?:shorter|longer|simpler|funnier|warmer|lighter|catchier|else|different)\b"),
+    Cue("comparative", "directive", r"\b(?<!about )(?:something|anything|somewhat|one) (?:\w+ )?(?:shorter|longer|simpler|funnier|warmer|lighter|catchier|else|different)\b"),
     Cue("asked for something else", "directive", r"\bi (?:had |have |really |specifically |explicitly |already |only |clearly |just |was )*(?:asked|said|told you|wanted|meant|hoping|looking for|asking|expecting|expected|needed|requested|'?d prefer|would prefer|prefer|'?d rather|would rather)\b(?! (?:to )?(?:ask|know|thank|thanks|say|learn|share)\b).*"),
     Cue("asked for something else", "directive", r"\bi(?:'d| would)(?: have)? (?:much |really )?(?:prefer|rather|like it|love it if|appreciate)\b.*"),
     Cue("you failed to", "directive", r"\byou(?:'ve| have| just| also| still| again| completely| even| always)* (?:forgot(?:ten)?|miss(?:ed|ing)?|left out|omitted|skipped|ignored|mixed up|got (?:it|that|this|the \w+) wrong|keep (?:on )?\w+ing|kept \w+ing|repeat(?:ed)?|made (?:a|an|another|some|the same) (?:\w+ )?(?:mistakes?|errors?)|broke|failed|deleted|used|should(?:n't| not)?(?: have)?|were (?:not )?supposed to|weren't supposed to|need(?:ed)? to|have to|must|didn't|did not|haven't|have not|aren't|can't just|can not)\b.*"),
+    Cue("it lacks", "directive", _SUBJECT + r"(?: \w+)? (?:doesn't|does not|didn't|did not|don't|do not|never|hardly) (?:\w+ )?(?:follow|respect|use|include|contain|mention|cover|meet|keep|say|explain|show|address)\b.*"),
     Cue("it should be", "directive", _SUBJECT + r" (?:should(?:n't| not)?|needs? to|must|ought to|has to|was supposed to|is supposed to) (?:be |have |mention|include|say|read|start|end|contain|use|not|also|work|show|return).*"),
     Cue("it should be", "directive", r"\bshould(?:n't| not)? (?:be|have been|have|read|say)\b(?! (?:fine|good|ok|okay|great|enough|perfect))(?=.* \w).*|\bthe (?:correct|right|actual|real) (?:answer|value|name|number|date|one|result) (?:is|was|should).*"),
     Cue("from now on", "directive", r"^.*\b(?:from now on|next time|in (?:the )?future|going forward|remember to|make sure|be sure to|always (?:use|answer|write|start|end|include|put|keep|reply))\b.*"),
     Cue("dislike", "directive", r"\bi (?:really |just |also )*(?:don't|do not|didn't|dont) (?:really |particularly )?(?:like|love|want|need)\b(?! (?:it|this|that)$).*|\bi (?:really )?(?:hate|dislike|can't stand) (?:the|how|when|your|this \w+|that \w+|it when)\b.*"),
+    Cue("like this please", "directive", r"^(?!(?:yes|no|next|more|one more|continue|go|sure|ok|okay|help|wait|now|me)\b)(?:\w+ ){1,3}(?:please|pls|plz)$"),
     # --- dissatisfaction without direction
     Cue("confusion", "complaint", r"^(?:what|huh|eh|wtf|pardon|excuse me|come again|what the (?:hell|heck)|seriously)$"),
     Cue("outrage", "complaint", r"\bare you (?:kidding|serious|joking|stupid|blind|even (?:reading|listening))\b|\bwhat the (?:hell|heck)\b"),
     Cue("complaint", "complaint", r"^(?:and |but |so )?why (?:is|are|did|do|does|would|have|has) (?:it|this|that|you|your|the \w+)\b.*\b(?:so|too|still|not|again|answering|using|keep|giving|adding|repeating|writing|ignoring|switch\w*)\b.*"),
     Cue("complaint", "complaint", r"^why (?:didn't|don't|can't|won't|couldn't) you\b.*|^(?:can't|couldn't|don't|didn't) you\b.*|\bhow many times\b.*"),
-    Cue("refusal", "bare", r"^(?:no+|nope|nah|wrong|incorrect|false|bad|nonsense|rubbish|garbage|useless|ugh|meh|boo|disagree|no way|error|fail|terrible|awful|horrible|not (?:this|that|really|exactly|at all|yet|quite|like (?:this|that)))(?: (?:again|answer|no|it's not|it isn't|not))?$"),
+    Cue("refusal", "bare", r"^(?:no+|nope|nah|stop|wrong|incorrect|false|bad|nonsense|rubbish|garbage|useless|ugh|meh|boo|disagree|no way|error|fail|terrible|awful|horrible|not (?:this|that|really|exactly|at all|yet|quite|like (?:this|that)))(?: (?:again|answer|no|it's not|it isn't|not))?$"),
     Cue("refusal", "bare", r"^(?:no+|nope) (?=(?:that|this|it|you|i|the)\b)(?!(?:that|this|it)(?:'s| is) (?:fine|good|great|ok|okay|perfect|right|all))"),
     Cue("negated praise", "bare", rf"\b(?:{_NOT}|n't)(?: (?:really|very|that|so|at all|particularly|quite|all that|exactly|even|as|a|the|too|any|terribly)){{0,2}} {_GOOD}\b(?: enough)?"),
     Cue("negated praise", "bare", r"\bnot (?:quite|there yet|true|impressed|happy|convinced|working|sure that's right|how)\b"),
@@ -143,9 +147,10 @@ CUES: tuple[Cue, ...] = (
     Cue("wrong", "bare", r"\byou(?:'re| are| were)(?: \w+)? (?:wrong|mistaken|incorrect|lying|hallucinating|making (?:this|that|it|things) up|useless|confused)\b|\byou (?:got|did) (?:it|that|this) wrong\b"),
     Cue("not understood", "bare", r"\bi (?:really |still |just )*(?:don't|do not|didn't|can't|cannot|dont) (?:understand|get (?:it|this|that)|follow|think so|agree|like (?:it|this|that)|want (?:it|this|that)|think (?:that's|this is|it's))\b(?: (?:this|that|it|you|any of (?:this|it)))?(?: at all)?|\bi(?:'m| am) (?:lost|confused)\b"),
     Cue("displeasure", "bare", r"\b(?:disappoint(?:ed|ing)|unhappy|frustrat(?:ed|ing)|annoy(?:ed|ing)|fed up|i (?:hate|dislike) (?:it|this|that)|unimpressed|this sucks|you suck)\b"),
-    Cue("sounds artificial", "bare", r"\b(?:sounds?|reads?|looks?|feels?|reading) (?:like|as if)(?: \w+)* (?:robot|machine|ai|ad|advert\w*|template|bot|translation|textbook)\b.*|\b(?:ai-like|robotic)\b"),
+    Cue("sounds artificial", "bare", r"\b(?:sounds?|reads?|looks?|feels?|reading) (?:like|as if)(?: \w+)* (?:robot|machine|ai|ad|advert\w*|marketing|template|bot|translation|textbook)\b.*|\b(?:ai-like|robotic)\b"),
     Cue("again", "bare", r"\b(?:try|do|answer|start|check|read|look)(?: (?:it|that|this|at it|my \w+))?(?: once)? (?:again|over|once more)\b|^(?:again|once more|one more time)$|\b(?:redo|re-do|retry|regenerate)\b(?: (?:it|this|that))?"),
     Cue("again", "bare", r"\b(?:try|do|have|take) (?:that|this|it|another (?:go|try|shot|look)|one more (?:go|try))\b(?: again| over)?(?! (?:in|out|for)\b)"),
+    Cue("again", "bare", r"\b(?:properly|correctly|right) this time\b|\bundo (?:it|that|this)\b|\brevert (?:it|that|this)\b"),
     Cue("again", "bare", _PLEASE + r"(?:re-?write|re-?phrase|re-?word|revise|rework)\b(?: (?:it|this|that|them|the \w+|your \w+|everything|all of it))?"),
     Cue("another", "bare", r"\b(?:another|a different|some other|different|other) (?:one|version|option|idea|name|answer|try|suggestions?|way|approach|ones|attempt)\b"),
     Cue("thumbs down", "bare", "[\U0001f44e\U0001f621\U0001f620\U0001f92c\U0001f644\U0001f926\u274c]"),

@@ -60,7 +60,7 @@ def judge_output(content: str, *, reader: bool = False, clean_counts: bool = Tru
     if envelope is not None and (envelope.value is not None or envelope.reason == "empty result"):
         return envelope
     lines = [line for line in _MARKUP.sub("", text).split("\n") if line.strip()]
-    status = _exit_status(lines)
+    status, leads = _exit_status(lines)
     if status not in (None, 0):
         return Outcome(-1, f"exit status {status}", _first_failure(lines) or f"exit status {status}")
     if reader:
@@ -68,8 +68,7 @@ def judge_output(content: str, *, reader: bool = False, clean_counts: bool = Tru
         if status is None and shown and not shown.reason.startswith("exception"):
             return shown
     else:
-        decided = _summary(lines) or _failure(lines, outputs.HARD_FAILURES)
-        decided = decided or (_failure(lines, outputs.FAILURES) if status is None else None)
+        decided = _of_lines(lines, passed=status == 0, trusted=leads)
         if decided:
             return decided
     if status == 0:
@@ -79,6 +78,18 @@ def judge_output(content: str, *, reader: bool = False, clean_counts: bool = Tru
             if not reader and compiled(pattern).search(line):
                 return Outcome(1, name)
     return Outcome(1, "clean result") if clean_counts else Outcome(None, "no sign of success or failure")
+
+
+def _of_lines(lines: Sequence[str], *, passed: bool, trusted: bool) -> Outcome | None:
+    """Test summaries and error lines. `trusted`: the exit status leads; output can forge a last line, not the first."""
+    tests = _summary(lines)
+    failed = tests if tests and tests.value == -1 else _failure(lines, outputs.HARD_FAILURES)
+    if failed or (passed and trusted):
+        return failed or tests
+    doubt = _failure(lines, outputs.FAILURES)
+    if doubt and (passed or tests):
+        return Outcome(None, f"signs of success, but also: {doubt.reason}")
+    return doubt or tests
 
 
 def _of_tools(reply: Message, messages: Sequence[Message]) -> list[Outcome]:
@@ -121,13 +132,15 @@ def _of_users(reply: Message, messages: Sequence[Message]) -> list[Outcome]:
     return found
 
 
-def _exit_status(lines: Sequence[str]) -> int | None:
-    for line in (*lines[-_EDGE_LINES:][::-1], *lines[:_EDGE_LINES]):
+def _exit_status(lines: Sequence[str]) -> tuple[int | None, bool]:
+    """The exit status and whether it stands in the first line. Of several, the worst counts."""
+    found = []
+    for line in {*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]}:
         for pattern in outputs.EXIT_STATUS:
             match = re.search(pattern, line.strip(), re.I)
             if match:
-                return int(match.group(1))
-    return None
+                found.append((int(match.group(1)), line == lines[0]))
+    return max(found, key=lambda f: (f[0] != 0, f[1])) if found else (None, False)
 
 
 def _summary(lines: Sequence[str]) -> Outcome | None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
+from typing import Literal
 
 from stereorl.data import Feedback, Hint, Message, NextState
 from stereorl.signals.environment import read_environment
-from stereorl.signals.text import FILL, bounded
+from stereorl.signals.text import BLOCK, FILL, bounded
 from stereorl.signals.user_words import NEGATIVE, Reading, Said, is_output, read, user_text
 
 MIN_CHARS = 10  # a hint must be longer; a Chinese one longer than MIN_CHARS_CJK
 MIN_CHARS_CJK = 5
 TOOL_TEMPLATE = "The tool call failed with: {line}. Act so that this does not happen."
+LONGEST_QUOTATION = 80  # inside a hint; a longer one is foreign text
 _TOOL_LINE = 160
 _CJK = re.compile("[\u3400-\u9fff]")
 _LEADING = re.compile(
@@ -61,7 +63,10 @@ def _of_user(
     reading = read(next_state.messages, request, reply)
     if reading.value != -1:
         return
-    text = shorten(quote(reading), max_chars)
+    text = quote(reading)
+    if text and len(text) <= _least(text):  # "it's 391." says little without the "wrong" before it
+        text = quote(reading, generous=True)
+    text = shorten(text, max_chars)
     if not text:
         said = shorten(" ".join(user_text(next_state.messages)[:2000].split()), max_chars)
         yield Hint(said, "user", False, "no correction in the user's words")
@@ -85,23 +90,29 @@ def _of_tool(next_state: NextState, reply: Message, trust: Collection[str], max_
         yield Hint(text, "tool", False, "not trusted: tool")
 
 
-def quote(reading: Reading) -> str:
-    """The correcting sentences of a negative reading, each trimmed of praise and bare refusals at its ends."""
-    parts = []
+def quote(reading: Reading, *, generous: bool = False) -> str:
+    """The correcting sentences of a negative reading, trimmed of praise and (unless `generous`) bare refusals."""
+    parts: list[str] = []
     corrected = False
     directed = any(s.kind == "directive" for s in reading.said)
     for _, group in groupby(reading.said, key=lambda s: s.clause.sentence):
         sentence = list(group)
-        keep = _correcting(sentence, directed=directed, corrected=corrected)
+        keep = _correcting(sentence, directed=directed, corrected=corrected, generous=generous)
         corrected = corrected or any(s.kind in NEGATIVE for s in sentence)
         if keep:
-            parts.append(_cut(reading, keep[0], keep[-1]))
-    return " ".join(p for p in parts if p)
+            part = _cut(reading, keep[0], keep[-1])
+            parts.append(part if not part or parts else _LEADING.sub("", part))
+    return _joined([p for p in parts if p])
 
 
-def _correcting(sentence: Sequence[Said], *, directed: bool, corrected: bool) -> list[Said]:
+def _joined(parts: Sequence[str]) -> str:
+    ended = [p if p[-1] in ".!?。！？；…" else p + "." for p in parts[:-1]]
+    return " ".join([*ended, *parts[-1:]])
+
+
+def _correcting(sentence: Sequence[Said], *, directed: bool, corrected: bool, generous: bool) -> list[Said]:
     """The clauses to quote: from the first to the last that instructs, or that states what is right after a "no"."""
-    useful = [s.kind == "directive" for s in sentence]
+    useful = [s.kind == "directive" or (generous and s.kind in NEGATIVE) for s in sentence]
     after = corrected
     for index, said in enumerate(sentence):
         after = after or said.kind in NEGATIVE
@@ -121,19 +132,21 @@ def _cut(reading: Reading, first: Said, last: Said) -> str:
         end += 1
     masked = reading.masked[start:end]
     text = reading.text[start:end]
-    for run in re.finditer(f"\n?{FILL}+\n?", masked):
-        if run.end() - run.start() > 80:
+    for run in re.finditer(f"{FILL}+|{BLOCK}+", masked):
+        if masked[run.start()] == BLOCK or run.end() - run.start() > LONGEST_QUOTATION:
             text = text[: run.start()] + "\x00" * (run.end() - run.start()) + text[run.end() :]
-    words = _LEADING.sub("", " ".join(text.replace("\x00", " ").split()))
+    words = " ".join(text.replace("\x00", " ").split())
     return words if re.search(r"\w", words) and not words.endswith((":", "：")) else ""
 
 
-def _sized(text: str, source: str, reason: str) -> Hint:
-    least = MIN_CHARS_CJK if _CJK.search(text) else MIN_CHARS
-    kind = "feedback" if source == "feedback" else "user"
-    if len(text) <= least:
-        return Hint(text, kind, False, "too short")  # type: ignore[arg-type]
-    return Hint(text, kind, True, reason)  # type: ignore[arg-type]
+def _sized(text: str, source: Literal["user", "feedback"], reason: str) -> Hint:
+    if len(text) <= _least(text):
+        return Hint(text, source, False, "too short")
+    return Hint(text, source, True, reason)
+
+
+def _least(text: str) -> int:
+    return MIN_CHARS_CJK if _CJK.search(text) else MIN_CHARS
 
 
 def shorten(text: str, max_chars: int) -> str:

@@ -63,18 +63,19 @@ HARD_FAILURES: tuple[Pattern, ...] = (
 
 FAILURES: tuple[Pattern, ...] = (
     Pattern("exception", r"^(?:E\s{3})?(?:\[\w+\] )?(?:Uncaught |Unhandled |Caused by: )?(?:[a-z_][\w$]{0,40}\.){0,8}[A-Z]\w{0,60}(?:Error|Exception|Interrupt|Failure)(?:\s\[\w+\])?(?::|$)"),
-    Pattern("error line", r"^\W{0,4}(?:\w[\w.+-]{0,30}: )?(?:(?:fatal|critical|runtime|internal|unexpected|syntax|type|build|execution|tool|validation|parse) )?(?:error|fatal|failure|ERR!|panic)(?: \w{1,20})?\s?[:!](?!\s{0,3}(?:0|none|null|no)\b)"),
+    Pattern("error line", r"(?i)^\W{0,4}(?:\w[\w.+-]{0,30}: )?(?:(?:fatal|critical|runtime|internal|unexpected|syntax|type|build|execution|tool|validation|parse) )?(?:error|fatal|failure|ERR!|panic)(?: \w{1,20})?\s?[:!](?!\s{0,3}(?:0|none|null|no)\b)"),
     Pattern("error line", r"^(?:npm|pnpm|yarn) (?:ERR!|error)|^E: |^FATAL\b|^ERROR\b|^FAILED?\b|\bFATAL: |^\[(?:ERROR|FATAL)\]|^(?:BUILD|COMPILATION) (?:FAILED|FAILURE|ERROR)|^error TS\d+|^✗|^❌"),
     Pattern("http error", r"\bHTTP(?:/\d(?:\.\d)?)? ?(?:error |status |code )?[:=]? ?([45]\d\d)\b"),
     Pattern("http error", r"^\W{0,3}(?:(?:status|response|error)(?:[ _]?code)?[:= ]{1,3})?[45]\d\d[: ]{1,2}(?:Bad Request|Unauthorized|Payment|Forbidden|Not Found|Method Not|Conflict|Gone|Unprocessable|Too Many|Internal Server|Not Implemented|Bad Gateway|Service|Gateway|Client Error|Server Error|Request Timeout)"),
     Pattern("http error", r"\bstatus(?:[ _]?code)?[:= ]{1,3}(?:code )?[45]\d\d\b|\bclient error '?[45]\d\d|\bserver error '?[45]\d\d"),
-    Pattern("no such file", r"\bNo such file or directory\b|\b(?:cannot|can't|could not) (?:find|open|access|stat|read|create|remove|connect|resolve|load|import|locate|be (?:found|opened|loaded))\b|^(?:file|path|module|package|table|key|user|page|element|resource|record|tool|function)\b.{0,80}\b(?:not found|does not exist|doesn't exist)\b"),
-    Pattern("denied", r"\b[Pp]ermission denied\b|\b[Aa]ccess (?:is )?denied\b|\b[Oo]peration not permitted\b|\b(?:[Aa]uthentication|[Aa]uthorization|[Ll]ogin) failed\b|^Unauthorized\b|^Forbidden\b"),
-    Pattern("connection", r"\b[Cc]onnection (?:refused|reset|timed out|aborted|closed unexpectedly)\b|\bCould not resolve host\b|^(?:curl|wget|ssh|scp|rsync): \(?\d*\)?\s?\S|\bName or service not known\b|\bNetwork is unreachable\b"),
-    Pattern("timeout", r"\b(?:timed? ?out|TimeoutExpired)\b|\btimeout (?:of|after|exceeded)\b|\bdeadline exceeded\b"),
-    Pattern("resources", r"\b(?:[Nn]o space left on device|[Oo]ut of memory|MemoryError|OOM[- ]?[Kk]illed|[Qq]uota exceeded|[Rr]ate limit(?:ed| exceeded| reached)|[Tt]oo many requests)\b"),
-    Pattern("invalid call", r"^(?:invalid|missing|unknown|unrecognized|unsupported|malformed|unexpected) (?:\w+ ){0,3}(?:arguments?|parameters?|options?|inputs?|json|tool|function|values?|tokens?|command|request|flag|key)\b|^usage: |\bis required\b.{0,20}$"),
-    Pattern("refused", r"^(?:failed to|unable to|could not|cannot|couldn't|can't|command failed|execution failed|request failed|operation failed|the (?:command|tool|operation|request) failed|tool (?:call )?failed|Aborting\b|Abort(?:ed)?\b|merge conflict|CONFLICT \()"),
+    Pattern("no such file", r"(?i)\b[Nn]o such \w+|^(?=.{1,200}$).*\b(?:not found|does not exist|doesn't exist)\b|\b(?:cannot|can't|could not) (?:find|open|access|stat|read|create|remove|connect|resolve|load|import|locate|be (?:found|opened|loaded))\b|^(?:file|path|module|package|table|key|user|page|element|resource|record|tool|function)\b.{0,80}\b(?:not found|does not exist|doesn't exist)\b"),
+    Pattern("counted errors", r"\b[1-9]\d{0,6} errors?\b(?! (?:fixed|corrected|resolved))"),
+    Pattern("denied", r"(?i)\b[Pp]ermission denied\b|\b[Aa]ccess (?:is )?denied\b|\b[Oo]peration not permitted\b|\b(?:[Aa]uthentication|[Aa]uthorization|[Ll]ogin) failed\b|^Unauthorized\b|^Forbidden\b"),
+    Pattern("connection", r"(?i)\b[Cc]onnection (?:refused|reset|timed out|aborted|closed unexpectedly)\b|\bCould not resolve host\b|^(?:curl|wget|ssh|scp|rsync): \(?\d*\)?\s?\S|\bName or service not known\b|\bNetwork is unreachable\b"),
+    Pattern("timeout", r"(?i)\b(?:timed? ?out|TimeoutExpired)\b|\btimeout (?:of|after|exceeded)\b|\bdeadline exceeded\b"),
+    Pattern("resources", r"(?i)\b(?:[Nn]o space left on device|[Oo]ut of memory|MemoryError|OOM[- ]?[Kk]illed|[Qq]uota exceeded|[Rr]ate limit(?:ed| exceeded| reached)|[Tt]oo many requests)\b"),
+    Pattern("invalid call", r"(?i)^(?:invalid|missing|unknown|unrecognized|unsupported|malformed|unexpected) (?:\w+ ){0,3}(?:arguments?|parameters?|options?|inputs?|json|tool|function|values?|tokens?|command|request|flag|key)\b|^usage: |\bis required\b.{0,20}$"),
+    Pattern("refused", r"(?i)^(?:failed to|unable to|could not|cannot|couldn't|can't|command failed|execution failed|request failed|operation failed|the (?:command|tool|operation|request) failed|tool (?:call )?failed|Aborting\b|Abort(?:ed)?\b|merge conflict|CONFLICT \()"),
     Pattern("chinese error", r"^(?:错误|出错|失败|异常|未找到|找不到|权限不足|拒绝访问|超时|请求失败|执行失败|操作失败|命令未找到)|(?:执行|运行|请求|连接|编译|测试|操作|调用)(?:失败|超时|出错|错误)"),
 )
 

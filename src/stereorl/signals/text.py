@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-FILL = "\ufffc"  # neither a word character nor white space
+FILL = "\ufffc"  # stands for an inline quotation; neither a word character nor white space
+BLOCK = "\ue000"  # stands for a block: a fence, a pasted document, command output
 MAX_LINE = 600
 _LINES = re.compile("\r\n?|[\u2028\u2029\u0085]")
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,20}[A-Za-z]")
@@ -20,7 +21,7 @@ _UNSEEN = re.compile(
     "\U000e0000-\U000e007f]"
 )
 _TEMPLATE = re.compile(r"<\|[^|<>\n]{0,40}\|>")  # chat-template markers: never the user's own words
-_CURLY = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'", FILL: " "})
+_CURLY = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'", FILL: " ", BLOCK: " "})
 
 _FENCE = re.compile(r"^[ \t]{0,3}(```|~~~)", re.M)
 _TAG = re.compile(r"<([A-Za-z_][\w-]{0,30})(?:\s[^<>\n]{0,200})?>")
@@ -45,17 +46,19 @@ PASTE_LEAD = re.compile(
     r"|\b(?:this|the|my|following|below|an?|here(?:'s| is)(?: the| an?| my)?) (?:\w+ )?(?:text|e-?mail|article|document|"
     r"letter|essay|passage|paragraph|review|message|transcript|log|logs|output|conversation|poem|story|quote|"
     r"contract|post|tweet|abstract|file|data)\b[^\n:：]{0,40}"
+    r"|\b(?:page|web ?site|site|tool|logs?|output|terminal|console|file|document|e-?mail|compiler) (?:says?|said|reads?|shows?|printed|prints|returned)\b[^\n:：]{0,20}"
     r"|\bfollowing\b[^\n:：]{0,40}"
     r"|(?:翻译|总结|概括|校对|润色|分析|下面|以下|这段|这篇|这封)[^\n:：]{0,40})[:：][ \t]*(?=\S|\n)",
     re.I,
 )
 
-_SENTENCE_END = re.compile(r"[.!?…]+(?=[\s\ufffc)\]}]|$)|[。！？；]+|\n+")
+_SENTENCE_END = re.compile(r"[.!?…]+(?=[\s\ufffc\ue000)\]}]|$)|[。！？；]+|\n+")
 _CLAUSE_END = re.compile(
     r"[,;:]+(?=\s|$)|[，：；]|\s[-–—]+\s|—"
     r"|\s(?=(?:but|however|though|although|yet)\s)|(?<=[\u4e00-\u9fff])(?=(?:但是|不过|可是|然而|只是|但(?!愿)))",
     re.I,
 )
+_WORDLIKE = re.compile("[\\w?？\U0001f300-\U0001faff\u2600-\u27bf]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,12 @@ def blocks(text: str) -> list[tuple[int, int]]:
 def mask(text: str) -> str:
     """`text` with everything quoted replaced by filler; same length. Blocks also end the sentence before them."""
     for start, end in blocks(text):
-        text = _hide(text, start, end, edge="\n")
+        text = _hide(text, start, end)
     for pattern in _INLINE:
         text = pattern.sub(lambda m: FILL * len(m.group()), text)
     lead = PASTE_LEAD.search(text)
     if lead and len(text[lead.end() :].strip()) > 0 and not _is_list(text[lead.end() :]):
-        text = _hide(text, lead.end(), len(text), edge="\n")
+        text = _hide(text, lead.end(), len(text))
     return text
 
 
@@ -127,7 +130,7 @@ def _pieces(masked: str, start: int, stop: int) -> list[tuple[int, int]]:
         cuts += [match.start(), match.end()]
     cuts.append(stop)
     spans = [_strip(masked, a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
-    return [(a, b) for a, b in spans if a < b]
+    return [(a, b) for a, b in spans if _WORDLIKE.search(masked, a, b)]
 
 
 def _strip(masked: str, start: int, end: int) -> tuple[int, int]:
@@ -138,10 +141,9 @@ def _strip(masked: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _hide(text: str, start: int, end: int, *, edge: str = FILL) -> str:
-    if end - start < 2:
-        return text[:start] + edge * (end - start) + text[end:]
-    return text[:start] + edge + FILL * (end - start - 2) + edge + text[end:]
+def _hide(text: str, start: int, end: int) -> str:
+    size = end - start
+    return text[:start] + ("\n" + BLOCK * (size - 2) + "\n" if size > 1 else "\n" * size) + text[end:]
 
 
 def _fences(text: str) -> Iterator[tuple[int, int]]:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stereorl.data import Message
+from stereorl.data.signal import Reward
 from stereorl.signals import cues_en, cues_zh
 from stereorl.signals.cues import Cue, Kind, compiled
 from stereorl.signals.repeat import repeats
-from stereorl.signals.text import FILL, Clause, bounded, clauses, fold, mask
+from stereorl.signals.text import BLOCK, FILL, Clause, bounded, clauses, fold, mask
 
 MAX_CLAUSE = 300
 MAX_CLAUSES = 200
@@ -25,6 +26,9 @@ _WORD = re.compile(r"[a-z0-9']+")
 _EDGE = re.compile(
     r"^(?:(?:and|but|so|ok|okay|well|oh|hmm+|hm|um|uh|however|though|although|yet|sorry|hey|hi|hello|actually|honestly|look|"
     r"please note|i think|maybe)(?: |$))+|^(?:嗯|哦|啊|呃|那个|那|但是|不过|可是|然而|只是|但|就是|请问|你好|抱歉)+(?=.)"
+)
+_POINTS = re.compile(
+    r"\b(?:you|your|this|that|it|these|those|still|again|answer|reply|response|please|instead|too)\b|[你这那又还再]|答案|回答|结果|代码|太"
 )
 _OUTPUT = re.compile(r"^\W{0,3}(?:observation|output|stdout|stderr|tool[ _](?:result|output)|command output|exit code)\b.{0,40}[:：]", re.I)
 
@@ -43,7 +47,7 @@ class Said:
 class Reading:
     """`value` None: the words abstain. `text` is bounded; clauses' offsets point into it and into `masked`."""
 
-    value: int | None
+    value: Reward | None
     reason: str
     text: str
     masked: str
@@ -67,12 +71,12 @@ def read(messages: Sequence[Message], request: Sequence[Message] = (), reply: Me
     masked = mask(text)
     folded = fold(masked)
     found = [_read_clause(folded, clause) for clause, _ in zip(clauses(masked), range(MAX_CLAUSES), strict=False)]
-    said = tuple(_in_context(found, folded, reply))
+    said = tuple(_without_topic(_in_context(found, folded, reply), folded))
     value, reason = _weigh(said, folded, request)
     return Reading(value, reason, text, masked, said)
 
 
-def _weigh(said: Sequence[Said], folded: str, request: Sequence[Message]) -> tuple[int | None, str]:
+def _weigh(said: Sequence[Said], folded: str, request: Sequence[Message]) -> tuple[Reward | None, str]:
     if not said:
         return None, "no words of the user's"
     own_mistake = any(s.kind == "own_mistake" for s in said)
@@ -82,7 +86,7 @@ def _weigh(said: Sequence[Said], folded: str, request: Sequence[Message]) -> tup
     good = [s.cue for s in said if s.kind in POSITIVE]
     if own_mistake and not good:
         return None, "the user corrects their own mistake"
-    if not all(s.kind in POSITIVE for s in said) and repeats(folded.replace(FILL, " "), request):
+    if not all(s.kind in POSITIVE for s in said) and repeats(_plain(folded), request):
         return -1, "the request is repeated"
     if good:
         return 1, ", ".join(dict.fromkeys(good))
@@ -90,7 +94,7 @@ def _weigh(said: Sequence[Said], folded: str, request: Sequence[Message]) -> tup
 
 
 def _read_clause(folded: str, clause: Clause) -> Said:
-    words = re.sub(r"\s+", " ", folded[clause.start : clause.end].replace(FILL, " ")).strip()[:MAX_CLAUSE]
+    words = " ".join(_plain(folded[clause.start : clause.end]).split())[:MAX_CLAUSE]
     words = _EDGE.sub("", words).strip()
     chinese = bool(_CJK.search(words))
     language = cues_zh if chinese else cues_en
@@ -116,7 +120,7 @@ def _counts(cue: Cue, *, new_task: bool, asks: bool, wishes: bool) -> bool:
     if cue.kind == "moves_on":
         return not asks or wishes or new_task or cue.name == "moves on"
     if new_task:
-        return cue.name in ("again", "another", "from now on", "do not") and cue.kind in NEGATIVE
+        return cue.name in ("again", "another", "from now on") and cue.kind in NEGATIVE
     if asks:
         return wishes and cue.kind in ("directive", "bare")
     return True
@@ -149,6 +153,30 @@ def _in_context(found: Sequence[Said], folded: str, reply: Message | None) -> li
     elif len(out) == 2 and out[1].cue == "thanks" and asked:
         out[0] = Said(out[0].clause, "bare", "dismissal")
     return out
+
+
+def _without_topic(said: Sequence[Said], folded: str) -> list[Said]:
+    """Drop cues that belong to a new subject: the rest of a sentence that opens a task, and what leads to a question.
+
+    "I don't like my job. What should I do?" complains of the job. Short clauses, and those that point at the reply,
+    keep their cue.
+    """
+    asked = bool(said) and said[-1].clause.asks and said[-1].kind is None
+    out: list[Said] = []
+    task_sentence = -1
+    for one in said:
+        words = folded[one.clause.start : one.clause.end]
+        about_topic = asked and _left(words) >= (3 if _CJK.search(words) else 4) and not _POINTS.search(words)
+        if one.kind in NEGATIVE and (one.clause.sentence == task_sentence or about_topic):
+            one = Said(one.clause, None, "", one.new_task)
+        if one.new_task and one.kind is None:
+            task_sentence = one.clause.sentence
+        out.append(one)
+    return out
+
+
+def _plain(folded: str) -> str:
+    return folded.replace(FILL, " ").replace(BLOCK, " ")
 
 
 def _bare_no(folded: str, clause: Clause) -> bool:
