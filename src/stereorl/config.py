@@ -46,7 +46,7 @@ class ServeConfig(Section):
     api_key_env: str = Field("STEREORL_API_KEY", description="Environment variable that holds the API key, if any.")
     max_body_mb: float = Field(8.0, gt=0, description="Largest request body.")
     default_max_tokens: int = Field(256, gt=0, description="Reply length when the client names none.")
-    default_temperature: float = Field(0.7, ge=0, le=2, description="Temperature when the client names none.")
+    default_temperature: float = Field(0.6, ge=0, le=2, description="Temperature when the client names none.")
     regenerate: Literal["ignore", "negative"] = Field(
         "ignore", description="What the same prompt sent again means: nothing, or dissatisfaction with the first reply."
     )
@@ -85,16 +85,16 @@ class LearnConfig(Section):
     epochs: int = Field(1, gt=0, description="Optimiser steps per batch.")
     micro_tokens: int = Field(2048, gt=0, description="Most tokens in one forward pass of the learner.")
     # objective (DESIGN section 5)
-    w_eval: float = Field(1.0, ge=0, description="Weight of the evaluative signal.")
+    w_eval: float = Field(0.3, ge=0, description="Weight of the evaluative signal.")
     w_dir: float = Field(1.0, ge=0, description="Weight of the directive signal.")
     baseline: Literal["running", "batch", "none"] = Field("running", description="What is subtracted from the reward.")
     baseline_decay: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean, per update.")
-    gap_clip: float | None = Field(1.0, gt=0, description="Bound C on |teacher - student| per token, in nats.")
+    gap_clip: float | None = Field(2.0, gt=0, description="Bound C on |teacher - student| per token, in nats.")
     clip: Literal["paper", "mirrored"] = "paper"
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
     kl: Literal["k1", "k2", "k3"] = "k3"
-    kl_coef: float = Field(0.02, ge=0, description="Weight of the KL to the reference.")
+    kl_coef: float = Field(0.1, ge=0, description="Weight of the KL to the reference.")
     aggregation: Literal["seq_mean_token_mean", "token_mean"] = "seq_mean_token_mean"
     importance_cap: float = Field(2.0, gt=0, description="Cap on pi_old / pi_behaviour.")
     max_staleness: int = Field(16, ge=0, description="Samples older than so many versions are dropped, by name.")

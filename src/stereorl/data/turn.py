@@ -23,7 +23,7 @@ FinishReason = Literal["stop", "length", "stop_string", "cancelled", "error"]
 class Sampling:
     """How a reply was drawn. Log-probs are stored untruncated at `temperature` (at 1.0 when it is 0, greedy)."""
 
-    temperature: float = 0.7
+    temperature: float = 0.6
     top_p: float = 1.0
     top_k: int = 0
     max_tokens: int = 256

@@ -1,0 +1,55 @@
+"""Run the benchmarks, each in its own process, and write their ratios to bench/results.json.
+
+    python bench/run.py                 all of them
+    python bench/run.py decode swap     only these
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NAMES = ("decode", "capture", "step", "swap")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="benchmarks to run; none: all")
+    parser.add_argument("--out", type=Path, default=HERE / "results.json")
+    options = parser.parse_args()
+    results = json.loads(options.out.read_text()) if options.out.exists() else {"rows": []}
+    for name in options.names or NAMES:
+        print(f"{name} ...", flush=True)
+        began = time.monotonic()
+        env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(HERE)}
+        done = subprocess.run([sys.executable, str(HERE / f"{name}.py")], stdout=subprocess.PIPE, env=env, text=True)
+        if done.returncode:
+            print(f"{name} failed with exit status {done.returncode}", file=sys.stderr)
+            return 1
+        rows = json.loads(done.stdout.splitlines()[-1])
+        kept = [row for row in results["rows"] if row["benchmark"] != name]
+        results["rows"] = kept + [{"benchmark": name, **row} for row in rows]
+        for row in rows:
+            print(
+                f"  {row['name']}: {row['ours']:.4g} against {row['other']:.4g} {row['unit']}, "
+                f"ratio {row['ratio']:.3f} ({row['better']} is better)"
+            )
+        print(f"  took {time.monotonic() - began:.0f} s")
+    results["machine"] = {"cores": os.cpu_count(), "arch": platform.machine(), "python": platform.python_version()}
+    results["packages"] = {name: version(name) for name in ("torch", "transformers", "peft")}
+    results["at"] = time.strftime("%Y-%m-%d")
+    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"written to {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
