@@ -4,6 +4,7 @@ that server (whose user must be allowed to create them)."""
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +19,18 @@ from tests.store.build import url_of
 SERVER = os.environ.get("STEREORL_TEST_POSTGRES")
 
 
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store, migrated once for all tests."""
+    folder = tmp_path_factory.mktemp("template")
+    Store.open(url_of(folder)).close()
+    return folder / "stereorl.db"
+
+
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def url(tmp_path: Path, template: Path) -> Iterator[str]:
     if SERVER is None:
+        shutil.copy(template, tmp_path)
         yield url_of(tmp_path)
         return
     name = f"stereorl_{uuid.uuid4().hex}"

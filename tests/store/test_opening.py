@@ -102,19 +102,19 @@ def _open(url: str, results: multiprocessing.Queue[str]) -> None:
         results.put(repr(error))
 
 
-def test_processes_that_open_a_new_store_at_once(url: str) -> None:
+def test_processes_that_open_a_new_store_at_once(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[str] = spawn.Queue()
-    workers = [spawn.Process(target=_open, args=(url, results)) for _ in range(3)]
+    workers = [spawn.Process(target=_open, args=(url_of(tmp_path), results)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    assert [results.get(timeout=60) for _ in workers] == ["ok"] * 3
+    assert [results.get(timeout=60) for _ in workers] == ["ok"] * 2
     for worker in workers:
         worker.join(30)
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="no store at .* Start `stereorl up`"):
+    with pytest.raises(StoreError, match=r"no store at .* Start `stereorl up`"):
         Store.open(url_of(tmp_path), create=False)
     assert not (tmp_path / "stereorl.db").exists()
 
@@ -154,12 +154,12 @@ def test_damage_is_named(tmp_path: Path) -> None:
         store.put([NewSession("s0", 1.0, "new"), *(make_turn(f"t{k}") for k in range(50))])
     file = tmp_path / "stereorl.db"
     pages = file.read_bytes()
-    file.write_bytes(pages[: 4096 * 8] + b"\xff" * (len(pages) - 4096 * 8))
-    try:
-        with Store.open(url_of(tmp_path)) as store:
-            assert store.integrity_check() != "ok"
-    except StoreError as error:
-        assert "damaged" in str(error)
+    file.write_bytes(pages[:4096] + b"\xff" * (len(pages) - 4096))
+    with pytest.raises(StoreError, match=r"is damaged. Stop StereoRL, keep a copy"):
+        Store.open(url_of(tmp_path))
+    file.write_bytes(pages[:-4096] + b"\xff" * 4096)
+    with Store.open(url_of(tmp_path)) as store:
+        assert store.integrity_check() != "ok"
 
 
 def test_drift_of_the_derived_rows_is_named(tmp_path: Path) -> None:

@@ -320,12 +320,12 @@ class Life(RuleBasedStateMachine):
         assert sum(funnel.dropped.values()) == len(self.lost)
         assert funnel.captured == len(self.captured)
         assert funnel.captured == funnel.trained + funnel.waiting + sum(funnel.dropped.values())
-        assert self.store.integrity_check() == "ok"
 
     def teardown(self) -> None:
+        assert self.store.integrity_check() == "ok"
         self.store.close()
         self.folder.cleanup()
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=8, stateful_step_count=25, deadline=None)
+TestLife.settings = settings(max_examples=6, stateful_step_count=20, deadline=None)

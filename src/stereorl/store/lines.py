@@ -11,7 +11,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
 
 from stereorl.data import (
     Feedback,
@@ -33,28 +41,50 @@ class Line(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
+
+
+def _id(value: object) -> str:
+    if not _text(value):
+        raise ValueError("must not be empty")
+    return _text(value)
+
+
+def _no_truth_value(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
 Int32 = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Float32 = Annotated[float, Field(ge=-3.4e38, le=3.4e38)]
-Id = Annotated[str, Field(min_length=1)]
+Text = Annotated[
+    str, PlainValidator(_text)
+]  # pydantic's own str refuses lone surrogates, which JSON may hold
+Id = Annotated[str, PlainValidator(_id)]
+RewardValue = Annotated[Reward, BeforeValidator(_no_truth_value)]
 
 
 class FunctionLine(Line):
-    name: str
-    arguments: str
+    name: Text
+    arguments: Text
 
 
 class ToolCallLine(Line):
-    id: str
+    id: Text
     type: Literal["function"] = "function"
     function: FunctionLine
 
 
 class MessageLine(Line):
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
-    name: str | None = None
+    content: Text = ""
+    name: Text | None = None
     tool_calls: list[ToolCallLine] = []
-    tool_call_id: str | None = None
+    tool_call_id: Text | None = None
 
     def value(self) -> Message:
         calls = tuple(ToolCall(c.id, c.function.name, c.function.arguments) for c in self.tool_calls)
@@ -67,7 +97,7 @@ class SamplingLine(Line):
     top_k: int
     max_tokens: int
     seed: int | None
-    stop: list[str]
+    stop: list[Text]
 
     def value(self) -> Sampling:
         return Sampling(**{**self.model_dump(), "stop": tuple(self.stop)})
@@ -80,45 +110,45 @@ class NextStateLine(Line):
 
 
 class VoteLine(Line):
-    judge: str
-    value: Reward | None
-    reason: str
+    judge: Text
+    value: RewardValue | None
+    reason: Text
 
 
 class VerdictLine(Line):
-    reward: Reward | None
-    reason: str
+    reward: RewardValue | None
+    reason: Text
     votes: list[VoteLine]
 
 
 class HintLine(Line):
-    text: str
+    text: Text
     source: Literal["user", "tool", "feedback"]
     accepted: bool
-    reason: str
+    reason: Text
 
 
 class TeacherLine(Line):
-    hint: str
-    teacher: str
+    hint: Text
+    teacher: Text
     temperature: float
     log_probs: list[Float32]
 
 
 class FeedbackLine(Line):
-    score: Reward | None
-    correction: str | None
+    score: RewardValue | None
+    correction: Text | None
     created_at: float
 
 
 class DropLine(Line):
-    stage: str
-    reason: str
+    stage: Text
+    reason: Text
 
 
 class EventLine(Line):
     kind: Literal["closed", "reopened"]
-    reason: str
+    reason: Text
     at: float
 
 
@@ -127,7 +157,7 @@ class SessionLine(Line):
     session_id: Id
     created_at: float
     origin: Origin
-    forked_from: str | None = None
+    forked_from: Text | None = None
     events: list[EventLine] = []
 
     def value(self) -> NewSession:
@@ -145,16 +175,16 @@ class TurnLine(Line):
     kind: Literal["main", "side"]
     messages: list[MessageLine]
     reply: MessageLine
-    tools: list[dict[str, Any]] = []
+    tools: list[dict[Text, Any]] = []
     prompt_ids: list[Int32]
     response_ids: list[Int32]
     log_probs: list[Float32]
     versions: list[Int32]
     sampling: SamplingLine
     finish_reason: Literal["stop", "length", "stop_string", "cancelled", "error"]
-    model: str
+    model: Text
     created_at: float
-    parent_turn_id: str | None = None
+    parent_turn_id: Text | None = None
     next_states: list[NextStateLine] = []
     feedback: list[FeedbackLine] = []
     verdict: VerdictLine | None = None

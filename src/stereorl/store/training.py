@@ -35,8 +35,8 @@ def ready(connection: sa.Connection) -> Ready:
 
 def claim(connection: sa.Connection, n: int, parent_version: int) -> Claim | None:
     """The `n` oldest samples, or as many as there are, now held by a new step; None when there are none."""
-    locked = signals.queue("ready", n).with_for_update(skip_locked=True, of=sample_state)
-    samples = [sample for row in connection.execute(locked).all() if (sample := _sample(connection, row))]
+    rows = connection.execute(claim_query(n)).all()
+    samples = [sample for row in rows if (sample := _sample(connection, row))]
     if not samples:
         return None
     step = {"parent_version": parent_version, "n": len(samples), "at": time.time()}
@@ -44,10 +44,15 @@ def claim(connection: sa.Connection, n: int, parent_version: int) -> Claim | Non
     assert key is not None
     step_id = int(key[0])
     turn_ids = [sample.turn.turn_id for sample in samples]
-    rows = [{"turn_id": turn_id, "step_id": step_id, "position": k} for k, turn_id in enumerate(turn_ids)]
-    connection.execute(sa.insert(use), rows)
+    uses = [{"turn_id": turn_id, "step_id": step_id, "position": k} for k, turn_id in enumerate(turn_ids)]
+    connection.execute(sa.insert(use), uses)
     state.refresh(connection, turn_ids)
     return Claim(step_id, tuple(samples))
+
+
+def claim_query(n: int) -> sa.Select[Any]:
+    """PostgreSQL: samples that another claim is taking at this moment are passed over, not waited for."""
+    return signals.queue("ready", n).with_for_update(skip_locked=True, of=sample_state)
 
 
 def _sample(connection: sa.Connection, row: Any) -> Sample | None:
