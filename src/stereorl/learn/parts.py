@@ -72,4 +72,4 @@ def assemble(
 def _teacher(config: Config, model: object, loaded: Loaded) -> Teacher:
     renderer = Renderer(loaded.tokenizer, loaded.context_length, loaded.eos_ids)
     kind = {"base": BaseTeacher, "live": LiveTeacher}[config.signals.teacher]
-    return kind(model, renderer, config.signals.hint_label)
+    return kind(model, renderer, config.signals.hint_label, micro_tokens=config.learn.micro_tokens)

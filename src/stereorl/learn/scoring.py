@@ -9,15 +9,15 @@ from dataclasses import replace
 from stereorl import faults
 from stereorl.data import Hint, Sample, TeacherScore, Turn
 from stereorl.data.turn import FloatArray
-from stereorl.errors import MisalignedError, RequestError
-from stereorl.signals.teacher import Teacher
+from stereorl.errors import MisalignedError
+from stereorl.signals.teacher import HINT_OVER_CONTEXT, Teacher
 from stereorl.store.store import Store
 
 log = logging.getLogger("stereorl.learn")
 
 
 class Scorer:
-    """Scores hinted turns. A hint that cannot be scored drops its turn by name."""
+    """Scores hinted turns. A hint that does not fit into the context drops its turn by name."""
 
     def __init__(self, store: Store, teacher: Teacher, *, at_a_time: int):
         self._store = store
@@ -30,7 +30,8 @@ class Scorer:
         if not waiting:
             return 0
         faults.point("learn.scored.before")
-        for (turn, hint), log_probs in zip(waiting, self._scores(waiting), strict=True):
+        scores = self._teacher.score([(turn, hint.text) for turn, hint in waiting])
+        for (turn, hint), log_probs in zip(waiting, scores, strict=True):
             self._record(turn, hint, log_probs)
         return len(waiting)
 
@@ -39,26 +40,17 @@ class Scorer:
         hinted = [(s.turn, s.hint) for s in samples if s.hint is not None]
         if self._teacher.name != "live" or not hinted:
             return list(samples)
-        scores = iter(self._teacher.score(hinted))
-        return [s if s.hint is None else replace(s, teacher_log_probs=next(scores)) for s in samples]
-
-    def _scores(self, waiting: Sequence[tuple[Turn, Hint]]) -> list[FloatArray | None]:
-        pairs = [(turn, hint.text) for turn, hint in waiting]
-        try:
-            return list(self._teacher.score(pairs))
-        except RequestError:  # one of them is too long or refused by the template: find out which
-            return [self._one(turn, text) for turn, text in pairs]
-
-    def _one(self, turn: Turn, text: str) -> FloatArray | None:
-        try:
-            return self._teacher.score([(turn, text)])[0]
-        except RequestError as error:
-            log.warning("The hint for turn %s cannot be scored: %s", turn.turn_id, error)
-            return None
+        scores = {
+            turn.turn_id: new for (turn, _), new in zip(hinted, self._teacher.score(hinted), strict=True)
+        }
+        return [
+            s if (new := scores.get(s.turn.turn_id)) is None else replace(s, teacher_log_probs=new)
+            for s in samples
+        ]
 
     def _record(self, turn: Turn, hint: Hint, log_probs: FloatArray | None) -> None:
         if log_probs is None:
-            self._store.drop(turn.turn_id, "score", "hint_unscorable")
+            self._store.drop(turn.turn_id, "score", HINT_OVER_CONTEXT)
             return
         score = TeacherScore(
             turn_id=turn.turn_id,
