@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """Per response token: `log_probs` float32 [R] and, if asked for, the K best `top_ids`, `top_log_probs`."""
+    """Per response token: `log_probs` float32 [R] and, when asked, the K best `top_ids`, `top_log_probs`."""
 
     log_probs: FloatArray
     top_ids: npt.NDArray[np.int32] | None = None

@@ -9,7 +9,7 @@ positions only, a chunk at a time. Two ways through, equal in value:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -29,7 +29,7 @@ class Head:
     """`body` yields hidden states; logits = cap(scale * linear(hidden))."""
 
     body: nn.Module
-    linear: nn.Linear
+    linear: Any
     scale: float = 1.0
     softcap: float | None = None
 
@@ -46,18 +46,22 @@ class Head:
         self, hidden_NH: Tensor, ids_N: Tensor, temperature_N: Tensor, *, chunk: int = CHUNK
     ) -> Tensor:
         """`log softmax(logits / T)[id]`, float32 [N]; gradients flow to `hidden_NH` and to a trained head."""
-        if self.softcap is None and self.linear.bias is None and not self.linear.weight.requires_grad:
-            logp_N: Tensor = _FrozenHead.apply(
-                hidden_NH, self.linear.weight, ids_N, self.scale / temperature_N, chunk
-            )
-            return logp_N
+        wants_grad = torch.is_grad_enabled() and (hidden_NH.requires_grad or self._trained)
+        if wants_grad and not self._trained and self.softcap is None and self.linear.bias is None:
+            factor_N = self.scale / temperature_N
+            apply: Callable[..., Tensor] = _FrozenHead.apply
+            return apply(hidden_NH, self.linear.weight, ids_N, factor_N, chunk)
         parts = [
             checkpoint(self._chunk, *part, use_reentrant=False, preserve_rng_state=False)
-            if torch.is_grad_enabled()
+            if wants_grad
             else self._chunk(*part)
             for part in _chunks(chunk, hidden_NH, ids_N, temperature_N)
         ]
         return torch.cat(parts) if parts else hidden_NH.new_zeros(0, dtype=torch.float32)
+
+    @property
+    def _trained(self) -> bool:
+        return any(param.requires_grad for param in self.linear.parameters())
 
     def _chunk(self, hidden_NH: Tensor, ids_N: Tensor, temperature_N: Tensor) -> Tensor:
         return token_log_probs(self.logits(hidden_NH) / temperature_N[:, None], ids_N)
@@ -73,20 +77,17 @@ class _FrozenHead(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, ids_N: Tensor, factor_N: Tensor, chunk: int
     ) -> Tensor:
-        wants_grad = ctx.needs_input_grad[0]
         logp_N = hidden_NH.new_empty(len(ids_N), dtype=torch.float32)
-        slope_NH = torch.empty_like(hidden_NH) if wants_grad else None
+        slope_NH = torch.empty_like(hidden_NH)
         for at in range(0, len(ids_N), chunk):
             part = slice(at, at + chunk)
             ids, factor = ids_N[part], factor_N[part, None]
             logits = functional.linear(hidden_NH[part], weight_VH).float().mul_(factor)
             lse = logits.logsumexp(1, keepdim=True)
             logp_N[part] = (logits.gather(1, ids[:, None]) - lse).squeeze(1)
-            if slope_NH is not None:
-                p = logits.sub_(lse).exp_().to(weight_VH.dtype)
-                slope_NH[part] = torch.addmm(weight_VH[ids], p, weight_VH, alpha=-1).mul_(factor)
-        if slope_NH is not None:
-            ctx.save_for_backward(slope_NH)
+            p = logits.sub_(lse).exp_().to(weight_VH.dtype)
+            slope_NH[part] = torch.addmm(weight_VH[ids], p, weight_VH, alpha=-1).mul_(factor)
+        ctx.save_for_backward(slope_NH)
         return logp_N
 
     @staticmethod
@@ -117,14 +118,14 @@ def head_of(model: Any) -> Head:
 
 def _find(inner: Any) -> Head:
     config, linear, body = inner.config.get_text_config(), inner.get_output_embeddings(), inner.base_model
-    if not isinstance(linear, nn.Linear) or body is inner:
+    if not hasattr(linear, "out_features") or body is inner:
         raise ModelError(
             f"{type(inner).__name__} has no linear output head over a body; it cannot be trained here."
         )
     scale = float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))
     head = Head(body, linear, scale, getattr(config, "final_logit_softcapping", None))
     with torch.no_grad():
-        probe = torch.arange(2, device=linear.weight.device)[None]
+        probe = torch.arange(2, device=inner.device)[None]
         hidden = body(input_ids=probe, use_cache=False).last_hidden_state
         expected = inner(input_ids=probe, use_cache=False).logits[0].float()
         if not torch.allclose(head.logits(hidden[0]), expected, rtol=1e-3, atol=1e-3):
