@@ -1,4 +1,4 @@
-"""A server over a scripted engine: everything but the model is real. Only the engine and the tokenizer are stand-ins."""
+"""A server over a scripted engine: everything but the model is real; engine and tokenizer are stand-ins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from stereorl.data import Message, Turn
 from stereorl.errors import ContextLengthError
 from stereorl.policy.engine import GenerateRequest, Token
 from stereorl.serve.app import create_app
-from stereorl.store.store import Store
 from stereorl.store.versions import Versions
 
 END = 0
@@ -42,7 +41,9 @@ class WordRenderer:
             return self._ids[word]
 
     def encode(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> list[int]:
-        text = " ".join(f"<{m.role}> {m.content}" for m in messages) + (f" tools:{len(tools)}" if tools else "")
+        text = " ".join(f"<{m.role}> {m.content}" for m in messages) + (
+            f" tools:{len(tools)}" if tools else ""
+        )
         return [self.id(word) for word in text.split()]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -187,7 +188,9 @@ def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-async def say(client: httpx.AsyncClient, messages: list[dict[str, Any]], headers: Any = None, **more: Any) -> Any:
+async def say(
+    client: httpx.AsyncClient, messages: list[dict[str, Any]], headers: Any = None, **more: Any
+) -> Any:
     """The response to a plain chat request."""
     return await client.post(
         "/v1/chat/completions", json={"model": "x", "messages": messages, **more}, headers=headers

@@ -393,7 +393,9 @@ def test_shutdown_drains_then_records_what_it_cuts(setup: Setup) -> None:
     body = {"messages": [user("Hi")], "stream": True, "max_tokens": 10_000}
     with httpx.Client() as client:
         with setup.server() as url:
-            response = client.send(client.build_request("POST", f"{url}/v1/chat/completions", json=body), stream=True)
+            response = client.send(
+                client.build_request("POST", f"{url}/v1/chat/completions", json=body), stream=True
+            )
             next(response.iter_lines())
         response.close()
     (turn,) = setup.turns()

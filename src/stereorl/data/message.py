@@ -1,4 +1,4 @@
-"""One chat message in a canonical form, so that equal messages have equal hashes whatever client sent them."""
+"""One chat message in a canonical form, so that equal messages hash alike whatever client sent them."""
 
 from __future__ import annotations
 

@@ -76,12 +76,17 @@ _TURN_HEADERS = {
         "description": "Which weights sampled.",
     },
 }
+_EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"data": {"type": "string", "description": "A chunk, an error object, or [DONE]."}},
+}
 _CHAT_ANSWER = {
     "description": "The reply: one object, or with `stream` a series of events that ends with [DONE].",
     "headers": _TURN_HEADERS,
     "content": {
         "application/json": _ref(openai.ChatCompletion),
-        "text/event-stream": {"schema": {"type": "string"}},
+        "text/event-stream": {"schema": _EVENT},
     },
 }
 CHAT = _operation(_CHAT_ANSWER, 400, 413, 415, 429, 507, request=openai.ChatRequest, tags=["openai"])
@@ -93,6 +98,12 @@ MODEL = _operation(_json(openai.ModelCard), 404, tags=["openai"])
 METRICS = _operation({"content": {"text/plain": {"schema": {"type": "string"}}}}, tags=["operating"])
 HEALTH = _operation(_json(openai.Health), tags=["operating"])
 HEALTH["responses"][503] = {"description": _WHY[503], **_json(openai.Health)}
+
+
+def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """An optional header may be absent, but there is no null on the wire."""
+    some = [branch for branch in schema.get("anyOf", ()) if branch != {"type": "null"}]
+    return some[0] if len(some) == 1 else schema
 
 
 def document(app: FastAPI, *, keyed: bool) -> Callable[[], dict[str, Any]]:
@@ -125,6 +136,8 @@ def _build(app: FastAPI, keyed: bool) -> dict[str, Any]:
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             operation["responses"].pop("422", None)
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _not_null(parameter["schema"])
             if keyed and path != "/healthz":
                 operation["security"] = [{"key": []}]
     if keyed:

@@ -80,7 +80,7 @@ class Exchange(Response):
         choice = openai.Choice(
             message=openai.ReplyMessage(content=live.text),
             logprobs=self._log_probs(live.tokens),
-            finish_reason=_FINISH[live.finish_reason or ""],  # type: ignore[arg-type]
+            finish_reason=_FINISH[live.finish_reason or ""],
         )
         answer = openai.ChatCompletion(**self._frame(), choices=[choice], usage=self._usage())
         response = JSONResponse(answer.model_dump(mode="json"), headers=self._turn_headers())

@@ -83,7 +83,7 @@ class Guard:
         if self._key is None or scope["path"] in _OPEN_PATHS:
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key):
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._key):
             return None
         return problem(
             401,

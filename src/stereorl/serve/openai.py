@@ -6,9 +6,9 @@ parsing of tool calls, `n` > 1, images, alternatives in `top_logprobs`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from stereorl.data.message import Message, ToolCall
@@ -33,7 +33,7 @@ def _text_part(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+WHOLE = BeforeValidator(_whole)  # after the bounds, or they do not reach the JSON schema
 
 
 class Read(BaseModel):
@@ -122,7 +122,7 @@ Stop = Annotated[
     Annotated[str, Tag("one")] | Annotated[list[str], Tag("many"), Field(max_length=4)],
     Discriminator(lambda value: "many" if isinstance(value, list) else "one"),
 ]
-Tokens = Annotated[Whole, Field(ge=1, le=1_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
 
 
 class ChatRequest(Read):
@@ -132,16 +132,18 @@ class ChatRequest(Read):
     messages: list[AnyMessage] = Field(min_length=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
-    top_k: Annotated[Whole, Field(ge=-1, le=1_000_000)] | None = Field(None, description="0 or -1: no limit.")
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000), WHOLE] | None = Field(
+        None, description="0 or -1: no limit."
+    )
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = Field(None, description="Wins over `max_tokens`.")
     stop: Stop | None = None
-    seed: Annotated[Whole, Field(ge=-I64, lt=I64)] | None = None
-    n: Annotated[Whole, Field(ge=1, le=1)] | None = Field(None, description="One reply per request.")
+    seed: Annotated[int, Field(ge=-I64, le=I64 - 1), WHOLE] | None = None
+    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = Field(None, description="One reply per request.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logprobs: bool | None = Field(None, description="Adds the log-prob of each sampled token.")
-    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = Field(
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = Field(
         None, description="Accepted; alternatives to the sampled token are not reported."
     )
     tools: list[Tool] | None = None
@@ -176,14 +178,33 @@ class FeedbackRequest(Read):
     model_config = ConfigDict(
         json_schema_extra={
             "anyOf": [
-                {"required": ["score"], "properties": {"score": {"type": "integer"}}},
-                {"required": ["correction"], "properties": {"correction": {"type": "string"}}},
+                {
+                    "required": ["score"],
+                    "properties": {"score": {"type": "integer", "minimum": -1, "maximum": 1}},
+                },
+                {
+                    "required": ["correction"],
+                    "properties": {
+                        "correction": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": 20_000,
+                            "pattern": r"\S",
+                        }
+                    },
+                },
             ]
         }
     )
     turn_id: str = Field(min_length=1, max_length=200, description="With or without the prefix `chatcmpl-`.")
-    score: Annotated[Whole, Field(ge=-1, le=1)] | None = None
+    score: Annotated[int, Field(ge=-1, le=1), WHOLE] | None = None
     correction: str | None = Field(None, min_length=1, max_length=20_000, pattern=r"\S")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.score is None and self.correction is None:
+            raise PydanticCustomError("empty_feedback", "Send a score (-1, 0 or 1), a correction, or both")
+        return self
 
 
 # --- what goes out -----------------------------------------------------------------------------------------------
@@ -268,10 +289,10 @@ class FeedbackReceipt(BaseModel):
 
 
 class Health(BaseModel):
-    """`learner_heartbeat_age_s` null: no learner has run in this home."""
+    """`degraded`: the store cannot be read, and `store` says why."""
 
     status: Literal["ok", "degraded"]
     policy_version: int
     model: str
     store: str
-    learner_heartbeat_age_s: float | None
+    learner: Literal["running", "absent"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Request
@@ -81,7 +83,7 @@ def router(service: Service) -> APIRouter:
 
     @api.get("/healthz", **docs.HEALTH)
     async def health() -> Response:
-        """Whether the server can serve and record, and when the learner was last seen."""
+        """Whether the server can serve and record, and whether a learner runs beside it."""
         state = await asyncio.to_thread(_health, service)
         return JSONResponse(state.model_dump(), status_code=200 if state.status == "ok" else 503)
 
@@ -110,12 +112,21 @@ def _health(service: Service) -> openai.Health:
         service.store.schema_version()
     except StoreError as error:
         store = str(error)
-    beat = service.config.home_path / "run" / "learn.json"
-    age = max(0.0, time.time() - beat.stat().st_mtime) if beat.exists() else None
     return openai.Health(
         status="ok" if store == "ok" else "degraded",
         policy_version=service.engine.version,
         model=service.model_name,
         store=store,
-        learner_heartbeat_age_s=age,
+        learner="running" if _alive(service.config.home_path / "run" / "learn.lock") else "absent",
     )
+
+
+def _alive(lock: Path) -> bool:
+    """True when the process whose id the learner's lock file holds exists."""
+    try:
+        os.kill(int(lock.read_text(encoding="utf-8")), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
