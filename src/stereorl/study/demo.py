@@ -48,7 +48,7 @@ class DemoSettings:
     heldout: int = 24
     retention: int = 8
     max_tokens: int = 48
-    temperature: float = 0.7
+    temperature: float = 0.6
     seed: int = 0
     settle_s: float = 180  # longest wait for the learner, at the end or while a session waits
     # configuration of server and learner
@@ -70,7 +70,7 @@ class DemoSettings:
 
 
 QUICK = DemoSettings(
-    sessions=4, heldout=5, retention=2, max_tokens=28, settle_s=40, batch_size=4, max_wait_s=2, gate_prompts=2
+    sessions=4, heldout=5, retention=2, max_tokens=28, batch_size=4, max_wait_s=2, gate_prompts=2
 )
 
 

@@ -46,7 +46,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._console.print(f"{self._elapsed():>6}  {text}", markup=False, highlight=False)
+        self._console.print(f"{self._elapsed():>6}  {text}", markup=False, highlight=False, soft_wrap=True)
 
     def phase(self, name: str) -> None:
         self._phase = name

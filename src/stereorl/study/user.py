@@ -64,7 +64,7 @@ class Asking:
     """How replies are asked for."""
 
     max_tokens: int = 48
-    temperature: float = 0.7
+    temperature: float = 0.6
 
 
 def connect(url: str, api_key: str | None = None, *, timeout_s: float = 300) -> OpenAI:
