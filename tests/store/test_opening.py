@@ -25,6 +25,7 @@ from stereorl.store import NewSession, Store, schema
 from stereorl.store.engine import make_engine
 from stereorl.store.migrate import SCRIPTS, current_revision, migrate
 from tests.store.build import make_turn, same_turn, url_of
+from tests.store.worker import open_and_check
 
 
 def test_a_new_store_and_the_same_one_again(tmp_path: Path) -> None:
@@ -94,18 +95,10 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> No
             assert "extra" not in {c["name"] for c in sa.inspect(connection).get_columns("turn")}
 
 
-def _open(url: str, results: multiprocessing.Queue[str]) -> None:
-    try:
-        with Store.open(url) as store:
-            results.put(store.integrity_check())
-    except Exception as error:
-        results.put(repr(error))
-
-
 def test_processes_that_open_a_new_store_at_once(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[str] = spawn.Queue()
-    workers = [spawn.Process(target=_open, args=(url_of(tmp_path), results)) for _ in range(2)]
+    workers = [spawn.Process(target=open_and_check, args=(url_of(tmp_path), results)) for _ in range(2)]
     for worker in workers:
         worker.start()
     assert [results.get(timeout=60) for _ in workers] == ["ok"] * 2

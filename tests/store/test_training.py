@@ -29,6 +29,7 @@ from tests.store.build import (
     score_of,
     url_of,
 )
+from tests.store.worker import claim_all
 
 
 def test_a_turn_walks_through_the_queues(store: Store) -> None:
@@ -223,29 +224,26 @@ def test_an_unreadable_sample_does_not_block_the_others(store: Store) -> None:
     assert dict(store.funnel().dropped) == {"misaligned": 1}
 
 
-def _claim_all(url: str, barrier: multiprocessing.Barrier, results: multiprocessing.Queue) -> None:
-    with Store.open(url, create=False) as store:
-        barrier.wait(30)
-        taken = []
-        while claim := store.claim(3, parent_version=0):
-            taken += [sample.turn.turn_id for sample in claim.samples]
-            store.finish_step(claim.step_id, "published", version=claim.step_id, metrics={})
-        results.put(taken)
-
-
-def test_two_processes_share_the_samples_and_take_none_twice(store: Store, url: str) -> None:
-    ids = [f"t{k:02d}" for k in range(40)]
-    make_ready(store, ids)
+def test_two_learners_and_a_server_share_one_store(store: Store, url: str) -> None:
+    """While turns are still written, two processes claim: each turn is trained by one of them, none twice."""
+    early, late = [f"e{k:02d}" for k in range(20)], [f"l{k:02d}" for k in range(20)]
+    make_ready(store, early)
     spawn = multiprocessing.get_context("spawn")
-    barrier, results = spawn.Barrier(3), spawn.Queue()
-    workers = [spawn.Process(target=_claim_all, args=(url, barrier, results)) for _ in range(2)]
+    start, written, results = spawn.Barrier(3), spawn.Event(), spawn.Queue()
+    workers = [spawn.Process(target=claim_all, args=(url, start, written, results)) for _ in range(2)]
     for worker in workers:
         worker.start()
-    barrier.wait(60)
+    start.wait(60)
+    writer = store.writer()
+    for key in late:
+        writer.submit([make_turn(key), followed(key)]).result(30)
+        store.record_judgement(key, GOOD, [])
+    written.set()
     taken = [results.get(timeout=60) for _ in workers]
+    writer.close()
     for worker in workers:
         worker.join(30)
-    assert sorted(taken[0] + taken[1]) == ids
+    assert sorted(taken[0] + taken[1]) == early + late
     assert store.funnel().trained == 40
 
 

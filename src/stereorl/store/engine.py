@@ -176,17 +176,16 @@ def explain(error: exc.DBAPIError | sqlite3.Error, place: str) -> str:
     return f"The store {place} failed: {original}"
 
 
-def insert_missing(
-    connection: sa.Connection, table: sa.Table, rows: Iterable[Row], *, dialect: str | None = None
-) -> int:
+def insert_missing(connection: sa.Connection, table: sa.Table, rows: Iterable[Row]) -> int:
     """Insert `rows` but those whose primary or unique key is there already; returns how many went in."""
     values = list(rows)
     if not values:
         return 0
-    statement = insert_ignore(table, dialect or connection.dialect.name)
-    if len(values) == 1:
-        return connection.execute(statement, values[0]).rowcount
-    return connection.execute(statement, values).rowcount
+    statement = insert_ignore(table, connection.dialect.name)
+    counted = {"preserve_rowcount": True}  # which is else lost when the database returns a generated key
+    return connection.execute(
+        statement, values if len(values) > 1 else values[0], execution_options=counted
+    ).rowcount
 
 
 def insert_ignore(table: sa.Table, dialect: str) -> sa.Insert:
