@@ -1,7 +1,7 @@
 """Run the benchmarks, each in its own process, and write their ratios to bench/results.json.
 
-    python bench/run.py                 all of them
-    python bench/run.py decode swap     only these
+python bench/run.py                 all of them
+python bench/run.py decode swap     only these
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ NAMES = ("decode", "capture", "step", "swap")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("names", nargs="*", choices=[*NAMES, []], help="benchmarks to run; none: all")
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     options = parser.parse_args()
@@ -30,7 +32,9 @@ def main() -> int:
         print(f"{name} ...", flush=True)
         began = time.monotonic()
         env = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": str(HERE)}
-        done = subprocess.run([sys.executable, str(HERE / f"{name}.py")], stdout=subprocess.PIPE, env=env, text=True)
+        done = subprocess.run(
+            [sys.executable, str(HERE / f"{name}.py")], stdout=subprocess.PIPE, env=env, text=True
+        )
         if done.returncode:
             print(f"{name} failed with exit status {done.returncode}", file=sys.stderr)
             return 1
@@ -43,7 +47,11 @@ def main() -> int:
                 f"ratio {row['ratio']:.3f} ({row['better']} is better)"
             )
         print(f"  took {time.monotonic() - began:.0f} s")
-    results["machine"] = {"cores": os.cpu_count(), "arch": platform.machine(), "python": platform.python_version()}
+    results["machine"] = {
+        "cores": os.cpu_count(),
+        "arch": platform.machine(),
+        "python": platform.python_version(),
+    }
     results["packages"] = {name: version(name) for name in ("torch", "transformers", "peft")}
     results["at"] = time.strftime("%Y-%m-%d")
     options.out.write_text(json.dumps(results, indent=1) + "\n")
