@@ -61,7 +61,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.opened = Journal(store.writer(batch_ms=config.store.batch_ms), service.metrics)
-        tasks = [asyncio.create_task(task) for task in _beside(service)]
+        watcher = VersionWatcher(service)
+        await watcher.look()  # so that the first request meets the version that served last
+        tasks = [asyncio.create_task(task) for task in _beside(service, watcher)]
         try:
             yield
         finally:
@@ -88,11 +90,11 @@ def create_app(
     return app
 
 
-def _beside(service: Service) -> list[Coroutine[Any, Any, None]]:
+def _beside(service: Service, watcher: VersionWatcher) -> list[Coroutine[Any, Any, None]]:
     serve = service.config.serve
     activity = ActivityFile(service, service.config.home_path / "run" / "activity.json")
     return [
-        every(serve.poll_s, "look for a new version", VersionWatcher(service).look),
+        every(serve.poll_s, "look for a new version", watcher.look),
         every(min(30.0, serve.idle_timeout_s / 4), "close idle sessions", lambda: close_idle(service)),
         every(1.0, "tell the learner about activity", activity.tell),
     ]
