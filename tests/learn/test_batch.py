@@ -37,4 +37,10 @@ def test_micro_batches_cover_every_row_once_within_the_budget(lengths, budget):
     groups = micro_batches(lengths, budget)
     assert sorted(row for rows in groups for row in rows) == list(range(len(lengths)))
     for rows in groups:
-        assert len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= budget
+        longest = max(lengths[row] for row in rows)
+        assert len(rows) == 1 or len(rows) * longest <= budget
+        assert all(4 * lengths[row] >= 3 * longest for row in rows)
+
+
+def test_rows_of_like_length_share_a_pass():
+    assert micro_batches([10, 9, 8, 7, 3, 3], 30) == [[0, 1, 2], [3], [4, 5]]

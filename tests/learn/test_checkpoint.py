@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from stereorl.errors import VersionError
 from stereorl.learn.checkpoint import load_checkpoint, save_checkpoint
@@ -19,7 +18,6 @@ def batches():
 
 @pytest.mark.parametrize("adapter", ["lora", "full"])
 def test_resuming_equals_never_having_stopped(tmp_path, adapter):
-    torch.set_num_threads(1)
     settings = {"adapter": adapter, "kl_coef": 0.02, "epochs": 2, "weight_decay": 0.01, "lr": 1e-3}
     whole, first, second = (tiny_trainer(**settings) for _ in range(3))
     for samples in batches():

@@ -127,7 +127,6 @@ def test_a_live_teacher_is_asked_again_at_the_step(tmp_path):
 
 def test_a_second_learner_continues_bit_for_bit(tmp_path):
     """Two updates, a new process, two more: equal to four in one go, optimiser and baseline included."""
-    torch.set_num_threads(1)
     whole, halves = make_home(tmp_path / "whole"), make_home(tmp_path / "halves")
     learner = whole.learner()
     for seed in range(4):

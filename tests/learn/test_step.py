@@ -96,7 +96,7 @@ def test_lr_zero_leaves_the_weights_and_gives_ratio_one(adapter):
     assert update.metrics["ratio_mean"] == 1.0  # in the third pass, against the first
     assert update.metrics["clip_fraction"] == 0.0
     assert update.metrics["importance_max"] == pytest.approx(1.0, abs=1e-5)
-    assert update.metrics["kl"] == 0.0  # the untrained adapter is the reference, exactly
+    assert update.metrics["kl"] < 1e-12  # the untrained adapter is the reference
 
 
 @pytest.mark.parametrize("aggregation", ["seq_mean_token_mean", "token_mean"])

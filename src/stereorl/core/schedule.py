@@ -20,7 +20,6 @@ class Progress:
 
     step: int
     mean_reward: float | None = None
-    directive_share: float | None = None
 
 
 class Schedule(Protocol):

@@ -103,11 +103,13 @@ def collate(samples: Sequence[Sample], *, device: torch.device | str = "cpu") ->
 def micro_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Rows in groups whose padded size (rows x longest) stays within `max_tokens`; a longer row goes alone.
 
-    Rows of like length go together, longest first. Every row appears exactly once.
+    Rows of like length go together, longest first, and none is padded to more than 4/3 of its length: a forward
+    pass costs what its padded tokens cost, a pass more costs little. Every row appears exactly once.
     """
     groups: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda r: (-lengths[r], r)):
-        if groups and (len(groups[-1]) + 1) * lengths[groups[-1][0]] <= max_tokens:
+        longest = lengths[groups[-1][0]] if groups else 0
+        if groups and (len(groups[-1]) + 1) * longest <= max_tokens and 4 * lengths[row] >= 3 * longest:
             groups[-1].append(row)
         else:
             groups.append([row])
