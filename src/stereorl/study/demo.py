@@ -27,7 +27,7 @@ from stereorl.study.personas import persona_named
 from stereorl.study.progress import Progress
 from stereorl.study.prompts import questions
 from stereorl.study.report import DemoReport
-from stereorl.study.supervise import Patience, Supervisor, child_arguments
+from stereorl.study.supervise import Patience, Supervisor, child_arguments, log_tail
 from stereorl.study.user import Asking, ScriptedUser, SessionResult, connect, hold_sessions
 
 if TYPE_CHECKING:
@@ -89,10 +89,8 @@ def run_demo(config: Config, settings: DemoSettings, *, progress: Progress) -> D
             url = supervisor.start()
             clock.lap("start")
             progress.say(f"Serving at {url}; the scripted user wants {persona.wants}.")
-            with _opened(config) as store:
-                run = _Run(
-                    settings, supervisor, store, Versions(config.versions_path), connect(url), progress
-                )
+            with _opened(config) as store, connect(url) as client:
+                run = _Run(settings, supervisor, store, Versions(config.versions_path), client, progress)
                 outcome = run.loop(clock)
                 supervisor.stop()
                 progress.say("Measuring relevance and retention")
@@ -186,11 +184,26 @@ class _Run:
             while not future.done():
                 self._look()
                 time.sleep(0.2)
-            return future.result()
+            return self._result(future)
         finally:  # not waited for: what is still in flight after an error ends with the server
             if not future.done():
                 self._stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _result(self, future: Future[T]) -> T:
+        """What the work gave. A request that failed because a process died is told as that process's death."""
+        from openai import APIError
+
+        try:
+            return future.result()
+        except APIError as error:
+            time.sleep(0.5)  # a process that has just died is not yet seen as dead
+            self.supervisor.tick()
+            raise ProcessError(f"The server refused a request: {error}\n{self._tail('serve')}") from error
+
+    def _tail(self, name: str) -> str:
+        log = self.supervisor.children[name].log
+        return f"The end of {log}:\n{log_tail(log)}"
 
     def _look(self) -> None:
         self.supervisor.tick()
@@ -209,7 +222,7 @@ class _Run:
             if time.monotonic() > deadline:
                 raise ProcessError(
                     f"Waited {self.settings.settle_s:g} s for the learner to finish and for version {current} to be "
-                    f"served: {_where(self.funnel)}. See {self.supervisor.children['learn'].log}."
+                    f"served: {_where(self.funnel)}. {self._tail('learn')}"
                 )
             time.sleep(0.2)
 

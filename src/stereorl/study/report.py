@@ -134,8 +134,8 @@ def _rows(before: Evaluation, after: Evaluation) -> Sequence[tuple[str, str, str
         ("preference kept (95 % interval)", rate(before), rate(after)),
         ("words", f"{before.words:.1f}", f"{after.words:.1f}"),
         ("ended by itself", f"{before.ended:.2f}", f"{after.ended:.2f}"),
-        ("relevance (nats per token, higher is better)", nats(before.relevance), nats(after.relevance)),
-        ("retention (nats per token, higher is better)", nats(before.retention), nats(after.retention)),
+        ("relevance, nats per token", nats(before.relevance), nats(after.relevance)),
+        ("retention, nats per token", nats(before.retention), nats(after.retention)),
     )
 
 
