@@ -85,7 +85,8 @@ def test_retention_is_loaded_at_the_first_check_only():
 
 
 def test_fixed_prompts(tmp_path):
-    assert len(fixed_prompts()) == len(set(fixed_prompts())) >= GateConfig().retention_prompts
-    assert load_retention(None, tiny_loaded(), prompts=0, cache=tmp_path) is None
+    default = GateConfig().retention_prompts
+    assert len(set(fixed_prompts(default))) == default
+    assert load_retention(None, tiny_loaded(), prompts=[], cache=tmp_path) is None
     with pytest.raises(ConfigError, match="retention_prompts"):
-        load_retention(None, tiny_loaded(), prompts=1000, cache=tmp_path)
+        fixed_prompts(1000)

@@ -118,6 +118,33 @@ def test_a_hint_that_does_not_fit_drops_its_turn_by_name(home):
     assert home.store.detail(turn_id).drop == "hint_over_context"
 
 
+@pytest.mark.parametrize("queue", ["judge_queue", "score_queue", "orphan_queue", "signalless"])
+def test_a_session_forgotten_between_queue_and_record_is_passed_over(home, monkeypatch, queue):
+    (turn_id,) = home.talk(
+        {"score_queue": FOUR[2], "orphan_queue": None, "signalless": "hm"}.get(queue, "good")
+    )
+    home.close(turn_id)
+    session_id, real = home.store.turn(turn_id).session_id, getattr(home.store, queue)
+
+    def then_forget(*args, **given):
+        found = list(real(*args, **given))
+        if found:
+            home.store.forget(session_id)
+        return found
+
+    monkeypatch.setattr(home.store, queue, then_forget)
+    home.drain(home.learner())
+    assert home.store.funnel().captured == 0
+
+
+def test_a_session_forgotten_during_the_step_does_not_stop_it(home, monkeypatch):
+    ids = home.talk(*FOUR)
+    at(monkeypatch, "learn.stepped", lambda: home.store.forget(home.store.turn(ids[0]).session_id))
+    home.drain(home.learner())
+    assert home.versions.current() == 1
+    assert home.store.funnel().trained == 3
+
+
 def test_a_live_teacher_is_asked_again_at_the_step(tmp_path):
     home = make_home(tmp_path / "home", teacher=FlatTeacher("live"))
     home.talk(*FOUR)

@@ -12,7 +12,7 @@ from stereorl.config import GateConfig, LearnConfig, ModelConfig
 from stereorl.data import Message, Sample, Sampling
 from stereorl.learn.checkpoint import load_checkpoint, save_checkpoint
 from stereorl.learn.gate import Gate
-from stereorl.learn.retention import load_retention
+from stereorl.learn.retention import fixed_prompts, load_retention
 from stereorl.learn.step import Trainer
 from stereorl.policy.adapters import attach
 from stereorl.policy.load import load
@@ -115,7 +115,7 @@ def test_micro_batches_agree_on_the_real_model(model, samples):
 
 def test_the_gate_measures_retention_and_keeps_the_replies(trainer, base, samples, tmp_path):
     def load_again():
-        return load_retention(trainer.model, base, prompts=3, cache=tmp_path)
+        return load_retention(trainer.model, base, prompts=fixed_prompts(3), cache=tmp_path)
 
     gate = Gate(GateConfig(), load_again)
     report = gate.check(trainer, trainer.step(samples))

@@ -59,6 +59,7 @@ def test_one_learner_per_home(tmp_path):
         with pytest.raises(ProcessError, match=str(os.getpid())):
             with learner_lock(tmp_path):
                 pass
+    assert (tmp_path / "run" / "learn.lock").read_text() == ""
     with learner_lock(tmp_path):
         pass
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from stereorl import faults
 from stereorl.config import SignalsConfig
 from stereorl.data import Turn
+from stereorl.errors import NotFoundError
 from stereorl.signals.hints import extract_hints
 from stereorl.signals.judge import Judge, judge_item
 from stereorl.store.records import JudgeItem
@@ -30,14 +33,17 @@ class Collector:
         """One round over the queues; returns how many turns moved."""
         items = self._store.judge_queue()
         for item in items:
-            self._judged(item)
+            with suppress(NotFoundError):  # here and below: its session was forgotten meanwhile
+                self._judged(item)
         orphans = self._store.orphan_queue()
         for turn_id in orphans:
-            reason = untrainable(self._store.turn(turn_id)) or "no_next_state"
-            self._store.drop(turn_id, "judge", reason)
+            with suppress(NotFoundError):
+                reason = untrainable(self._store.turn(turn_id)) or "no_next_state"
+                self._store.drop(turn_id, "judge", reason)
         signalless = self._store.signalless()
         for turn_id in signalless:
-            self._store.drop(turn_id, "judge", "no_signal")
+            with suppress(NotFoundError):
+                self._store.drop(turn_id, "judge", "no_signal")
         return len(items) + len(orphans) + len(signalless)
 
     def _judged(self, item: JudgeItem) -> None:

@@ -29,4 +29,7 @@ def learner_lock(home: Path) -> Iterator[None]:
         file.truncate()
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        try:
+            yield
+        finally:
+            file.truncate(0)  # who reads the holder's process id must not find one that is gone

@@ -21,12 +21,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stereorl import faults
 from stereorl.config import Config
-from stereorl.errors import StoreError, VersionError
+from stereorl.errors import NotFoundError, StoreError, VersionError
 from stereorl.policy.threads import prepare_environment
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ class Learner:
         if stale:
             self.parts.publisher.abandon(claim.step_id, "some samples were stale")
             for sample in stale:
-                self._store.drop(sample.turn.turn_id, "train", "stale")
+                with suppress(NotFoundError):  # its session was forgotten meanwhile
+                    self._store.drop(sample.turn.turn_id, "train", "stale")
             self._log.info("Dropped %d samples older than %d versions.", len(stale), limit)
         return bool(stale)
 

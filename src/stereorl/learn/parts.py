@@ -11,10 +11,11 @@ from stereorl.learn.checkpoint import Checkpoints
 from stereorl.learn.collector import Collector
 from stereorl.learn.gate import Gate
 from stereorl.learn.publish import Publisher
-from stereorl.learn.retention import load_retention
+from stereorl.learn.retention import fixed_prompts, load_retention
 from stereorl.learn.scoring import Scorer
 from stereorl.learn.step import Trainer
 from stereorl.policy.adapters import attach
+from stereorl.policy.head import head_of
 from stereorl.policy.load import Loaded
 from stereorl.policy.render import Renderer
 from stereorl.signals.judge import Judge, RulesJudge
@@ -45,13 +46,16 @@ def assemble(
     judge: Judge | None = None,
     teacher: Teacher | None = None,
 ) -> Parts:
-    """Attach what trains to `loaded.model` (in place) and build everything around it."""
+    """Attach what trains to `loaded.model` (in place) and build everything around it.
+
+    ConfigError or ModelError when that cannot work.
+    """
     learn, run = config.learn, config.home_path / "run"
+    prompts = fixed_prompts(config.gate.retention_prompts)
     model = attach(loaded, kind=learn.adapter, r=learn.lora_r, alpha=learn.lora_alpha, seed=learn.seed)
     trainer = Trainer(model, learn)
-    retention = partial(
-        load_retention, model, loaded, prompts=config.gate.retention_prompts, cache=config.home_path / "cache"
-    )
+    head_of(model)  # a model that cannot be trained is refused here, not at the first step
+    retention = partial(load_retention, model, loaded, prompts=prompts, cache=config.home_path / "cache")
     return Parts(
         collector=Collector(store, judge or RulesJudge(), config.signals),
         scorer=Scorer(store, teacher or _teacher(config, model, loaded), at_a_time=learn.batch_size),

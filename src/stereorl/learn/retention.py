@@ -44,20 +44,16 @@ class Retention:
         return float(logp[mask].mean())
 
 
-def load_retention(model: Any, loaded: Loaded, *, prompts: int, cache: Path) -> Retention | None:
-    """Retention over the first `prompts` of the fixed prompts, None for 0.
+def load_retention(model: Any, loaded: Loaded, *, prompts: Sequence[str], cache: Path) -> Retention | None:
+    """Retention over `prompts`, None when there are none.
 
     The base's greedy replies are generated once and kept in `cache`, a folder, under the model's digest.
-    Raises ConfigError when there are fewer fixed prompts.
     """
-    if prompts == 0:
+    if not prompts:
         return None
-    texts = fixed_prompts()
-    if prompts > len(texts):
-        raise ConfigError(f"gate.retention_prompts: there are {len(texts)}, not {prompts}.")
     renderer = Renderer(loaded.tokenizer, loaded.context_length, loaded.eos_ids)
-    ids = [renderer.encode([Message("user", text)]) for text in texts[:prompts]]
-    file = cache / f"retention-{loaded.digest[:12]}-{prompts}.json"
+    ids = [renderer.encode([Message("user", text)]) for text in prompts]
+    file = cache / f"retention-{loaded.digest[:12]}-{len(prompts)}.json"
     replies = _cached(file, ids)
     if replies is None:
         replies = greedy_replies(model, ids, loaded)
@@ -65,10 +61,13 @@ def load_retention(model: Any, loaded: Loaded, *, prompts: int, cache: Path) -> 
     return Retention(model, _arrays(ids), _arrays(replies))
 
 
-def fixed_prompts() -> list[str]:
-    """The prompts kept in `retention_prompts.txt`, one a line."""
+def fixed_prompts(n: int) -> list[str]:
+    """The first `n` prompts of `retention_prompts.txt`, one a line. ConfigError when there are fewer."""
     text = (resources.files("stereorl.learn") / "retention_prompts.txt").read_text(encoding="utf-8")
-    return [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip()]
+    if n > len(lines):
+        raise ConfigError(f"gate.retention_prompts: there are {len(lines)} such prompts, not {n}.")
+    return lines[:n]
 
 
 @torch.no_grad()

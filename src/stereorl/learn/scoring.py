@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from stereorl import faults
 from stereorl.data import Hint, Sample, TeacherScore, Turn
 from stereorl.data.turn import FloatArray
-from stereorl.errors import MisalignedError
+from stereorl.errors import MisalignedError, NotFoundError
 from stereorl.signals.teacher import HINT_OVER_CONTEXT, Teacher
 from stereorl.store.store import Store
 
@@ -32,7 +33,8 @@ class Scorer:
         faults.point("learn.scored.before")
         scores = self._teacher.score([(turn, hint.text) for turn, hint in waiting])
         for (turn, hint), log_probs in zip(waiting, scores, strict=True):
-            self._record(turn, hint, log_probs)
+            with suppress(NotFoundError):  # its session was forgotten meanwhile
+                self._record(turn, hint, log_probs)
         return len(waiting)
 
     def fresh(self, samples: Sequence[Sample]) -> list[Sample]:

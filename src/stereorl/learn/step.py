@@ -153,7 +153,7 @@ class Trainer:
         self.optimizer = self._fresh_optimizer()
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": state["optimizer"]["state"], "param_groups": groups})
-        torch.set_rng_state(state["rng"])
+        torch.set_rng_state(state["rng"].cpu())
 
     def forget_optimizer(self) -> None:
         """Start the optimiser's moments anew, for a version whose optimiser state was pruned."""
