@@ -28,10 +28,9 @@ class Case(NamedTuple):
 
     @property
     def next_state(self) -> NextState:
-        if self.tool is None:
-            message = Message("user", self.text)
-        else:
-            message = Message("tool", self.text, tool_call_id="c1")
+        message = Message(
+            "tool" if self.tool else "user", self.text, tool_call_id="c1" if self.tool else None
+        )
         return NextState("t", "reply", (message,), 0.0)
 
     @property

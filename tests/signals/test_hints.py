@@ -18,9 +18,15 @@ def said(text: str, role: str = "user") -> NextState:
         ("Please answer in one short sentence.", "Please answer in one short sentence."),
         ("Thanks, but make it shorter please", "make it shorter please"),
         ("Make it shorter please, thanks!", "Make it shorter please"),
-        ("That is too long. Answer in one short sentence.", "That is too long. Answer in one short sentence."),
+        (
+            "That is too long. Answer in one short sentence.",
+            "That is too long. Answer in one short sentence.",
+        ),
         ("That's wrong. Answer in French.", "Answer in French."),
-        ("Hi! Great start. However, please don't use bullet points. Thank you!", "please don't use bullet points."),
+        (
+            "Hi! Great start. However, please don't use bullet points. Thank you!",
+            "please don't use bullet points.",
+        ),
         ("Wrong. The Battle of Hastings was in 1066.", "The Battle of Hastings was in 1066."),
         ("Incorrect - it's 391.", "Incorrect - it's 391."),
         ("Redo it, and keep all the steps this time", "keep all the steps this time"),
@@ -56,7 +62,9 @@ def test_a_refused_hint_says_why(text: str, reason: str) -> None:
     assert (found.accepted, found.reason) == (False, reason)
 
 
-@pytest.mark.parametrize("text", ["Thanks!", "What is the capital of Peru?", "谢谢，很好", "", "ok, next question"])
+@pytest.mark.parametrize(
+    "text", ["Thanks!", "What is the capital of Peru?", "谢谢，很好", "", "ok, next question"]
+)
 def test_no_dissatisfaction_no_hint(text: str) -> None:
     assert extract_hints(said(text)) == ()
 

@@ -35,7 +35,9 @@ def test_labelled_next_states(name: str) -> None:
     cases = load(name)
     result = score(cases)
     told = [(case.line, case.label, case.reward, case.text[:60]) for case in result.wrong]
-    print(f"{name}: {len(cases)} next states, accuracy {result.accuracy:.3f}, abstained {result.abstained:.3f}")
+    print(
+        f"{name}: {len(cases)} next states, accuracy {result.accuracy:.3f}, abstained {result.abstained:.3f}"
+    )
     assert result.accuracy >= 0.9, told
     assert result.abstained <= 0.3, [(case.line, case.text[:60]) for case in result.silent]
 
@@ -47,7 +49,9 @@ def test_the_tables_are_varied() -> None:
     assert len({case.text for case in cases}) == len(cases)
     assert len(chinese) >= 40
     assert sum(case.tool is not None for case in cases) >= 50
-    assert {label: sum(c.label == label for c in cases) >= 20 for label in (-1, 0, 1)} == dict.fromkeys((-1, 0, 1), True)
+    assert {label: sum(c.label == label for c in cases) >= 20 for label in (-1, 0, 1)} == dict.fromkeys(
+        (-1, 0, 1), True
+    )
 
 
 def test_one_vote_per_kind_of_evidence() -> None:

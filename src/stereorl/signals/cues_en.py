@@ -67,6 +67,7 @@ REQUEST = re.compile(
     r"|\b(?:please|pls|plz)\b|^(?:how|what) (?:about|if)\b|\bmind \w+ing\b|^why (?:not|don't|can't)\b"
 )
 
+# fmt: off
 CUES: tuple[Cue, ...] = (
     # --- idioms
     Cue("approval", "praise", r"\bnot (?:too |so |half |at all )?(?:bad|wrong|shabby)\b"),
@@ -172,3 +173,4 @@ CUES: tuple[Cue, ...] = (
     Cue("moves on", "moves_on", r"^now (?:let's|please|that|append|save|do the (?:next|second|third|same)|on to|write (?:it|this) to|the (?:next|second|third))\b"),
     Cue("task done", "moves_on", r"^[a-z]{3,20}_done$"),
 )
+# fmt: on

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from stereorl.data import Message, NextState
 from stereorl.data.signal import Reward
-from stereorl.signals import outputs
+from stereorl.signals import cues_tools
 from stereorl.signals.cues import compiled
 from stereorl.signals.text import blocks, bounded
 from stereorl.signals.user_words import is_output
@@ -54,7 +54,7 @@ def read_environment(reply: Message, next_state: NextState) -> Outcome:
 def judge_output(content: str, *, reader: bool = False, clean_counts: bool = True) -> Outcome:
     """Judge one output. `clean_counts`: text without any sign of failure is +1 (a tool's answer) or nothing."""
     text = bounded(content, head=HEAD, tail=TAIL).strip()
-    if not text or compiled(outputs.EMPTY_RESULTS).match(text.lower()):
+    if not text or compiled(cues_tools.EMPTY_RESULTS).match(text.lower()):
         return Outcome(None, "empty result")
     envelope = _of_json(content if len(content) <= HEAD + TAIL else "", depth=0)
     if envelope is not None and (envelope.value is not None or envelope.reason == "empty result"):
@@ -64,7 +64,9 @@ def judge_output(content: str, *, reader: bool = False, clean_counts: bool = Tru
     if status not in (None, 0):
         return Outcome(-1, f"exit status {status}", _first_failure(lines) or f"exit status {status}")
     if reader:
-        shown = _failure(lines[:1] if len(text) > SHORT else lines[:4], (*outputs.HARD_FAILURES, *outputs.FAILURES))
+        shown = _failure(
+            lines[:1] if len(text) > SHORT else lines[:4], (*cues_tools.HARD_FAILURES, *cues_tools.FAILURES)
+        )
         if status is None and shown and not shown.reason.startswith("exception"):
             return shown
     else:
@@ -74,7 +76,7 @@ def judge_output(content: str, *, reader: bool = False, clean_counts: bool = Tru
     if status == 0:
         return Outcome(1, "exit status 0")
     for line in lines[:50]:
-        for name, pattern in outputs.SUCCESSES:
+        for name, pattern in cues_tools.SUCCESSES:
             if not reader and compiled(pattern).search(line):
                 return Outcome(1, name)
     return Outcome(1, "clean result") if clean_counts else Outcome(None, "no sign of success or failure")
@@ -83,10 +85,10 @@ def judge_output(content: str, *, reader: bool = False, clean_counts: bool = Tru
 def _of_lines(lines: Sequence[str], *, passed: bool, trusted: bool) -> Outcome | None:
     """Test summaries and error lines. `trusted`: the exit status leads; output can forge a last line, not the first."""
     tests = _summary(lines)
-    failed = tests if tests and tests.value == -1 else _failure(lines, outputs.HARD_FAILURES)
+    failed = tests if tests and tests.value == -1 else _failure(lines, cues_tools.HARD_FAILURES)
     if failed or (passed and trusted):
         return failed or tests
-    doubt = _failure(lines, outputs.FAILURES)
+    doubt = _failure(lines, cues_tools.FAILURES)
     if doubt and (passed or tests):
         return Outcome(None, f"signs of success, but also: {doubt.reason}")
     return doubt or tests
@@ -99,20 +101,22 @@ def _of_tools(reply: Message, messages: Sequence[Message]) -> list[Outcome]:
         if message.role == "tool":
             call = calls.get(message.tool_call_id or "")
             name = message.name or (call.name if call else "")
-            found.append(judge_output(message.content, reader=_is_reader(name, call.arguments if call else "")))
+            found.append(
+                judge_output(message.content, reader=_is_reader(name, call.arguments if call else ""))
+            )
     return found
 
 
 def _is_reader(name: str, arguments: str) -> bool:
     parts = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name[:100]).lower()
-    if compiled(outputs.READERS).search(parts):
+    if compiled(cues_tools.READERS).search(parts):
         return True
     try:
         command = json.loads(arguments[:4000] or "{}")
     except (ValueError, RecursionError):
         return False
     words = command.get("command") or command.get("cmd") if isinstance(command, dict) else None
-    return isinstance(words, str) and bool(compiled(outputs.READER_COMMANDS).match(words[:200]))
+    return isinstance(words, str) and bool(compiled(cues_tools.READER_COMMANDS).match(words[:200]))
 
 
 def _of_users(reply: Message, messages: Sequence[Message]) -> list[Outcome]:
@@ -125,7 +129,10 @@ def _of_users(reply: Message, messages: Sequence[Message]) -> list[Outcome]:
             continue
         text = bounded(message.content)
         spans = blocks(text)
-        words = "".join(text[a:b] for a, b in zip([0, *(e for _, e in spans)], [*(s for s, _ in spans), len(text)], strict=True))
+        words = "".join(
+            text[a:b]
+            for a, b in zip([0, *(e for _, e in spans)], [*(s for s, _ in spans), len(text)], strict=True)
+        )
         # Pasted output is the reply's doing when the reply had something to run, or the user says they ran it.
         if spans and ("```" in reply.content or reply.tool_calls or _RAN.search(words)):
             found += [judge_output(text[a:b], clean_counts=False) for a, b in spans]
@@ -136,7 +143,7 @@ def _exit_status(lines: Sequence[str]) -> tuple[int | None, bool]:
     """The exit status and whether it stands in the first line. Of several, the worst counts."""
     found = []
     for line in {*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]}:
-        for pattern in outputs.EXIT_STATUS:
+        for pattern in cues_tools.EXIT_STATUS:
             match = re.search(pattern, line.strip(), re.I)
             if match:
                 found.append((int(match.group(1)), line == lines[0]))
@@ -147,7 +154,7 @@ def _summary(lines: Sequence[str]) -> Outcome | None:
     """The last summary line counts; beside one that passed, a failing line of the same runner still fails."""
     passed: Outcome | None = None
     for line in reversed(lines):
-        for summary in outputs.SUMMARIES:
+        for summary in cues_tools.SUMMARIES:
             if not compiled(summary.line).search(line):
                 continue
             hits = list(compiled(summary.failed).finditer(line))
@@ -158,7 +165,7 @@ def _summary(lines: Sequence[str]) -> Outcome | None:
     return passed
 
 
-def _failure(lines: Iterable[str], patterns: Sequence[outputs.Pattern]) -> Outcome | None:
+def _failure(lines: Iterable[str], patterns: Sequence[cues_tools.Pattern]) -> Outcome | None:
     kept = list(lines)
     for index, line in enumerate(kept):
         for name, pattern in patterns:
@@ -169,7 +176,7 @@ def _failure(lines: Iterable[str], patterns: Sequence[outputs.Pattern]) -> Outco
 
 
 def _first_failure(lines: Sequence[str]) -> str:
-    found = _failure(lines, outputs.HARD_FAILURES) or _failure(lines, outputs.FAILURES)
+    found = _failure(lines, cues_tools.HARD_FAILURES) or _failure(lines, cues_tools.FAILURES)
     return found.line if found else ""
 
 
@@ -189,26 +196,36 @@ def _of_json(content: str, depth: int) -> Outcome | None:
         return None
     if not value:
         return Outcome(None, "empty result")
-    return _of_object({str(k).lower(): v for k, v in value.items()}, depth) if isinstance(value, dict) else None
+    return (
+        _of_object({str(k).lower(): v for k, v in value.items()}, depth) if isinstance(value, dict) else None
+    )
 
 
 def _of_object(fields: dict[str, Any], depth: int) -> Outcome:
-    for key in outputs.JSON_EXIT_KEYS:
+    for key in cues_tools.JSON_EXIT_KEYS:
         status = fields.get(key)
         if isinstance(status, int) and not isinstance(status, bool):
             inner = _inner(fields, depth) if status == 0 else None
             if inner is not None and inner.reason.startswith("tests"):
                 return inner
-            return Outcome(1, "exit status 0") if status == 0 else Outcome(-1, f"exit status {status}", _message(fields) or f"exit status {status}")
-    if any(_is_error(fields.get(key)) for key in outputs.JSON_ERROR_KEYS) or any(
-        fields.get(key) is True for key in outputs.JSON_ERROR_FLAGS
+            return (
+                Outcome(1, "exit status 0")
+                if status == 0
+                else Outcome(-1, f"exit status {status}", _message(fields) or f"exit status {status}")
+            )
+    if any(_is_error(fields.get(key)) for key in cues_tools.JSON_ERROR_KEYS) or any(
+        fields.get(key) is True for key in cues_tools.JSON_ERROR_FLAGS
     ):
         return Outcome(-1, "error in the result", _message(fields) or "the call returned an error")
-    for key in outputs.JSON_OK_KEYS:
+    for key in cues_tools.JSON_OK_KEYS:
         if isinstance(fields.get(key), bool):
             good = fields[key]
-            return Outcome(1, f"{key}: true") if good else Outcome(-1, f"{key}: false", _message(fields) or f"{key}: false")
-    for key in outputs.JSON_STATUS_KEYS:
+            return (
+                Outcome(1, f"{key}: true")
+                if good
+                else Outcome(-1, f"{key}: false", _message(fields) or f"{key}: false")
+            )
+    for key in cues_tools.JSON_STATUS_KEYS:
         outcome = _status(key, fields.get(key), fields)
         if outcome:
             return outcome
@@ -223,9 +240,9 @@ def _status(key: str, value: Any, fields: dict[str, Any]) -> Outcome | None:
         if 400 <= value < 600:
             return Outcome(-1, f"HTTP status {value}", _message(fields) or f"status {value}")
         return Outcome(1, f"HTTP status {value}") if 200 <= value < 300 else None
-    if isinstance(value, str) and value.lower() in outputs.JSON_STATUS_BAD:
+    if isinstance(value, str) and value.lower() in cues_tools.JSON_STATUS_BAD:
         return Outcome(-1, f"{key}: {value}", _message(fields) or f"{key}: {value}")
-    if isinstance(value, str) and value.lower() in outputs.JSON_STATUS_GOOD and key != "type":
+    if isinstance(value, str) and value.lower() in cues_tools.JSON_STATUS_GOOD and key != "type":
         return Outcome(1, f"{key}: {value}")
     return None
 
@@ -240,18 +257,18 @@ def _inner(fields: dict[str, Any], depth: int) -> Outcome | None:
     """The outcome of the text that an envelope without a status of its own carries."""
     if depth >= 2:
         return None
-    for key in outputs.JSON_TEXT_KEYS:
+    for key in cues_tools.JSON_TEXT_KEYS:
         text = fields.get(key)
         if isinstance(text, str) and text.strip():
             lines = [line for line in bounded(text, head=HEAD, tail=TAIL).split("\n") if line.strip()]
-            found = _of_json(text, depth + 1) or _summary(lines) or _failure(lines[:1], outputs.FAILURES)
+            found = _of_json(text, depth + 1) or _summary(lines) or _failure(lines[:1], cues_tools.FAILURES)
             if found is not None and found.value is not None:
                 return found
     return None
 
 
 def _message(fields: dict[str, Any]) -> str:
-    for key in (*outputs.JSON_ERROR_KEYS, "message", "stderr", "reason", "detail", "msg"):
+    for key in (*cues_tools.JSON_ERROR_KEYS, "message", "stderr", "reason", "detail", "msg"):
         value = fields.get(key)
         if isinstance(value, dict):
             value = value.get("message") or value.get("detail")

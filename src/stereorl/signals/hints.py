@@ -24,7 +24,8 @@ LONGEST_QUOTATION = 80  # inside a hint; a longer one is foreign text
 _TOOL_LINE = 160
 _CJK = re.compile("[\u3400-\u9fff]")
 _LEADING = re.compile(
-    r"^(?:(?:but|and|so|however|though|yet|also|ok|okay|well|hmm+|oh|no)\b[,\s]*|(?:但是|不过|可是|然而|只是|但|嗯|那)[，,\s]*)+", re.I
+    r"^(?:(?:but|and|so|however|though|yet|also|ok|okay|well|hmm+|oh|no)\b[,\s]*|(?:但是|不过|可是|然而|只是|但|嗯|那)[，,\s]*)+",
+    re.I,
 )
 _SENTENCES = re.compile(r"[.!?](?=\s|$)|[。！？；]|\n")
 
@@ -42,7 +43,9 @@ def extract_hints(
 
     A regeneration, thanks, or silence yield nothing at all. `reply` and `request` sharpen the reading of short words.
     """
-    hints = [_of_feedback(f, max_chars) for f in sorted(feedback, key=lambda f: -f.created_at) if f.correction]
+    hints = [
+        _of_feedback(f, max_chars) for f in sorted(feedback, key=lambda f: -f.created_at) if f.correction
+    ]
     if next_state is not None and next_state.kind == "reply":
         hints += _of_user(next_state, request, reply, trust, max_chars)
         hints += _of_tool(next_state, reply or Message("assistant"), trust, max_chars)
@@ -58,7 +61,11 @@ def _of_feedback(feedback: Feedback, max_chars: int) -> Hint:
 
 
 def _of_user(
-    next_state: NextState, request: Sequence[Message], reply: Message | None, trust: Collection[str], max_chars: int
+    next_state: NextState,
+    request: Sequence[Message],
+    reply: Message | None,
+    trust: Collection[str],
+    max_chars: int,
 ) -> Iterator[Hint]:
     reading = read(next_state.messages, request, reply)
     if reading.value != -1:

@@ -15,9 +15,12 @@ from stereorl.signals.text import bounded, fold
 LOOK_BACK = 2
 _WORD = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+(?:\.\d+)?|[\u3400-\u9fff]")
 _STOP = frozenset(
-    "a an the is are was were be been do does did of to in on at for with and or so please pls can could would will you "
-    "i me my we us it its this that there what which who how tell give show explain describe write say just again now "
-    "more about some let's let hi hello ok okay need want like help know s".split()
+    re.findall(
+        r"\w+",
+        "a an the is are was were be been do does did of to in on at for with and or so please pls can could "
+        "would will you i me my we us it its this that there what which who how tell give show explain describe write "
+        "say just again now more about some let hi hello ok okay need want like help know s",
+    )
 ) | set("的了是吗呢啊吧呀请问你我他它这那个一下什么怎样样么给帮能可以和与在有")
 
 

@@ -2,7 +2,7 @@
 
 Three witnesses, each with its own source, so that none can speak for another: `user_words` hears user messages only,
 `environment` hears tool messages and the command output inside user messages, `regenerate` knows how the next state
-came. The tables that they read by are in `cues_en`, `cues_zh` (words) and `outputs` (tools).
+came. The tables that they read by are in `cues_en`, `cues_zh` (words) and `cues_tools` (tools).
 """
 
 from __future__ import annotations

@@ -100,7 +100,8 @@ class BaseTeacher:
             )
         table = logp_BR.float().cpu().numpy()
         return [
-            np.ascontiguousarray(table[i, : len(row.turn.response_ids)], np.float32) for i, row in enumerate(group)
+            np.ascontiguousarray(table[i, : len(row.turn.response_ids)], np.float32)
+            for i, row in enumerate(group)
         ]
 
     def _weights(self) -> AbstractContextManager[Any]:

@@ -26,7 +26,9 @@ _CURLY = str.maketrans({"\u2018": "'", "\u2019": "'", "\u02bc": "'", FILL: " ", 
 _FENCE = re.compile(r"^[ \t]{0,3}(```|~~~)", re.M)
 _TAG = re.compile(r"<([A-Za-z_][\w-]{0,30})(?:\s[^<>\n]{0,200})?>")
 _QUOTED_LINE = re.compile(r"^[ \t]{0,3}(?:>|\$ |>>> |% (?=\w)|E   ).*$", re.M)
-_TRACEBACK = re.compile(r"^[ \t]*Traceback \(most recent call last\):[^\n]*(?:\n[ \t]+[^\n]*)*(?:\n[^\n]+)?", re.M)
+_TRACEBACK = re.compile(
+    r"^[ \t]*Traceback \(most recent call last\):[^\n]*(?:\n[ \t]+[^\n]*)*(?:\n[^\n]+)?", re.M
+)
 _INLINE = tuple(
     re.compile(p)
     for p in (
@@ -43,10 +45,11 @@ _INLINE = tuple(
 # A line that announces foreign text; what follows it is not the user's own.
 PASTE_LEAD = re.compile(
     r"(?:\b(?:translate|summari[sz]e|proof-?read|classify|paraphrase|spell-?check|analy[sz]e|review)\b[^\n:：]{0,80}"
-    r"|\b(?:this|the|my|following|below|an?|here(?:'s| is)(?: the| an?| my)?) (?:\w+ )?(?:text|e-?mail|article|document|"
-    r"letter|essay|passage|paragraph|review|message|transcript|log|logs|output|conversation|poem|story|quote|"
+    r"|\b(?:this|the|my|following|below|an?|here(?:'s| is)(?: the| an?| my)?) (?:\w+ )?(?:text|e-?mail|article|"
+    r"document|letter|essay|passage|paragraph|review|message|transcript|log|logs|output|conversation|poem|story|quote|"
     r"contract|post|tweet|abstract|file|data)\b[^\n:：]{0,40}"
-    r"|\b(?:page|web ?site|site|tool|logs?|output|terminal|console|file|document|e-?mail|compiler) (?:says?|said|reads?|shows?|printed|prints|returned)\b[^\n:：]{0,20}"
+    r"|\b(?:page|web ?site|site|tool|logs?|output|terminal|console|file|document|e-?mail|compiler)"
+    r" (?:says?|said|reads?|shows?|printed|prints|returned)\b[^\n:：]{0,20}"
     r"|\bfollowing\b[^\n:：]{0,40}"
     r"|(?:翻译|总结|概括|校对|润色|分析|下面|以下|这段|这篇|这封)[^\n:：]{0,40})[:：][ \t]*(?=\S|\n)",
     re.I,

@@ -24,13 +24,18 @@ POSITIVE: frozenset[Kind] = frozenset({"praise", "moves_on"})
 _CJK = re.compile("[\u3400-\u9fff]")
 _WORD = re.compile(r"[a-z0-9']+")
 _EDGE = re.compile(
-    r"^(?:(?:and|but|so|ok|okay|well|oh|hmm+|hm|um|uh|however|though|although|yet|sorry|hey|hi|hello|actually|honestly|look|"
-    r"please note|i think|maybe)(?: |$))+|^(?:嗯|哦|啊|呃|那个|那|但是|不过|可是|然而|只是|但|就是|请问|你好|抱歉)+(?=.)"
+    r"^(?:(?:and|but|so|ok|okay|well|oh|hmm+|hm|um|uh|however|though|although|yet|sorry|hey|hi|hello|actually|"
+    r"honestly|look|please note|i think|maybe)(?: |$))+"
+    r"|^(?:嗯|哦|啊|呃|那个|那|但是|不过|可是|然而|只是|但|请问|你好|抱歉)+(?=.)"
 )
 _POINTS = re.compile(
-    r"\b(?:you|your|this|that|it|these|those|still|again|answer|reply|response|please|instead|too)\b|[你这那又还再]|答案|回答|结果|代码|太"
+    r"\b(?:you|your|this|that|it|these|those|still|again|answer|reply|response|please|instead|too)\b"
+    r"|[你这那又还再]|答案|回答|结果|代码|太"
 )
-_OUTPUT = re.compile(r"^\W{0,3}(?:observation|output|stdout|stderr|tool[ _](?:result|output)|command output|exit code)\b.{0,40}[:：]", re.I)
+_OUTPUT = re.compile(
+    r"^\W{0,3}(?:observation|output|stdout|stderr|tool[ _](?:result|output)|command output|exit code)\b.{0,40}[:：]",
+    re.I,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +67,21 @@ def user_text(messages: Sequence[Message]) -> str:
 def is_output(content: str) -> bool:
     """True for a user message in which an agent's harness reports a command's output."""
     head = content[:400].lstrip()
-    return bool(_OUTPUT.match(head)) or head.startswith(("<returncode>", "<output>", "<tool_response>", "<tool_result>", "<stdout>"))
+    return bool(_OUTPUT.match(head)) or head.startswith(
+        ("<returncode>", "<output>", "<tool_response>", "<tool_result>", "<stdout>")
+    )
 
 
-def read(messages: Sequence[Message], request: Sequence[Message] = (), reply: Message | None = None) -> Reading:
+def read(
+    messages: Sequence[Message], request: Sequence[Message] = (), reply: Message | None = None
+) -> Reading:
     """Read the user's part of a next state to the conversation `request` + `reply`."""
     text = bounded(user_text(messages))
     masked = mask(text)
     folded = fold(masked)
-    found = [_read_clause(folded, clause) for clause, _ in zip(clauses(masked), range(MAX_CLAUSES), strict=False)]
+    found = [
+        _read_clause(folded, clause) for clause, _ in zip(clauses(masked), range(MAX_CLAUSES), strict=False)
+    ]
     said = tuple(_without_topic(_in_context(found, folded, reply), folded))
     value, reason = _weigh(said, folded, request)
     return Reading(value, reason, text, masked, said)

@@ -24,6 +24,7 @@ class Summary(NamedTuple):
     passed: str
 
 
+# fmt: off
 # The exit status, looked for in the first and the last lines only: that is where harnesses put it.
 EXIT_STATUS: tuple[str, ...] = (
     r"^\W{0,3}(?:(?:the )?(?:process|command|program|script|task|job)\b.{0,40}?)?\b(?:exit(?:ed)?|return(?:ed)?|finished|terminated|completed)"
@@ -46,7 +47,7 @@ SUMMARIES: tuple[Summary, ...] = (
     Summary("tap", r"^# (?:fail|pass) +\d+", r"# fail +(\d+)", r"# pass +[1-9]"),
     Summary("counted", r"^\W{0,4}(?:\d+ (?:tests?|checks?|specs?) )?(?:\d+ (?:failed|passed|failures?|errors?)(?:, | and |; |\.|$)){1,4}", r"(\d+) (?:failed|failures?|errors?)", r"\b[1-9]\d* passed"),
     Summary("counted", r"^\W{0,4}(?:all )?(?:\d+ )?tests? (?:have )?(?:all )?(?:passed|failed)\b", r"tests? (?:have )?failed", r"passed"),
-)  # fmt: skip
+)
 
 # Lines that say failure whatever the exit status (an exit status may be that of a pipe's last command).
 HARD_FAILURES: tuple[Pattern, ...] = (
@@ -85,7 +86,7 @@ SUCCESSES: tuple[Pattern, ...] = (
     Pattern("made", r"\b(?:created|written|saved|updated|sent|installed|deleted|uploaded|downloaded|completed|committed|scheduled|appended|merged|applied)\b"),
     Pattern("compiled", r"^\s*Finished\b|^[Cc]ompiled\b|^Build complete|\bup to date\b|^HTTP/\d(?:\.\d)? 2\d\d"),
     Pattern("chinese success", r"成功|已(?:完成|保存|创建|发送|写入|更新|安装)|^完成"),
-)  # fmt: skip
+)
 
 # Nothing came back, which is neither good nor bad.
 EMPTY_RESULTS = (
@@ -104,8 +105,53 @@ READER_COMMANDS = r"^\s*(?:sudo |cd \S+ && )?(?:cat|less|more|head|tail|grep|rg|
 JSON_ERROR_KEYS = ("error", "errors", "exception", "err", "errormessage", "error_message", "fault")
 JSON_ERROR_FLAGS = ("iserror", "is_error", "failed", "has_error", "haserror", "timed_out", "timedout")
 JSON_OK_KEYS = ("ok", "success", "succeeded", "successful", "passed", "completed")
-JSON_EXIT_KEYS = ("exit_code", "exitcode", "returncode", "return_code", "exit_status", "exitstatus", "rc", "exit")
-JSON_STATUS_KEYS = ("status", "statuscode", "status_code", "code", "http_status", "state", "result", "outcome", "type")
-JSON_STATUS_BAD = ("error", "failed", "failure", "fail", "timeout", "timed_out", "denied", "rejected", "forbidden", "unauthorized", "invalid", "aborted", "exception")
-JSON_STATUS_GOOD = ("ok", "success", "succeeded", "passed", "completed", "done", "created", "accepted", "sent", "successful")
+JSON_EXIT_KEYS = (
+    "exit_code",
+    "exitcode",
+    "returncode",
+    "return_code",
+    "exit_status",
+    "exitstatus",
+    "rc",
+    "exit",
+)
+JSON_STATUS_KEYS = (
+    "status",
+    "statuscode",
+    "status_code",
+    "code",
+    "http_status",
+    "state",
+    "result",
+    "outcome",
+    "type",
+)
+JSON_STATUS_BAD = (
+    "error",
+    "failed",
+    "failure",
+    "fail",
+    "timeout",
+    "timed_out",
+    "denied",
+    "rejected",
+    "forbidden",
+    "unauthorized",
+    "invalid",
+    "aborted",
+    "exception",
+)
+JSON_STATUS_GOOD = (
+    "ok",
+    "success",
+    "succeeded",
+    "passed",
+    "completed",
+    "done",
+    "created",
+    "accepted",
+    "sent",
+    "successful",
+)
 JSON_TEXT_KEYS = ("output", "stdout", "result", "content", "text", "message", "observation", "body", "logs")
+# fmt: on
