@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from stereorl.errors import EngineError, VersionError
 from stereorl.policy import adapters
-from stereorl.policy.linear import ServedLinear, can_pack
+from stereorl.policy.linear import ServedLinear, ServedNorm, can_pack
 
 Tensors = dict[str, Tensor]
 
@@ -30,13 +30,20 @@ class Weights:
     def __init__(self, model: Any, folder: Path, *, attention: str):
         self._base = _Base(model, folder)
         packed = can_pack(model)
-        self.serving, self.scoring = _shell(model, attention), _shell(model, "sdpa")
+        self.serving = _shell(model, attention)
+        _own_parameters(self.serving)
+        self.scoring = _shell(self.serving, "sdpa")
         self._linears: dict[str, ServedLinear] = {}
         for name, linear in [(n, m) for n, m in self.serving.named_modules() if type(m) is nn.Linear]:
-            served = ServedLinear(linear.weight.data, linear.bias, packed=packed)
+            served = ServedLinear(self._base[f"{name}.weight"], linear.bias, packed=packed)
             self._linears[f"{name}.weight"] = served
             for shell in (self.serving, self.scoring):
                 shell.set_submodule(name, served)
+        for name, module in list(self.serving.named_modules()):
+            norm = ServedNorm.of(module) if name else None
+            if norm is not None:
+                for shell in (self.serving, self.scoring):
+                    shell.set_submodule(name, norm)
         self._params = dict(self.serving.named_parameters())
         self._changed: set[str] = set()  # what differs from the base
 
@@ -51,7 +58,7 @@ class Weights:
             make = wanted.get(name)
             tensor = self._base[name] if make is None else make()
             linear = self._linears.get(name)
-            ready[name] = tensor.clone() if linear is None else linear.prepare(tensor)
+            ready[name] = tensor if linear is None else linear.prepare(tensor)
             breathe()
         return ready
 
@@ -62,10 +69,7 @@ class Weights:
                 self._linears[name].served = tensor
             else:
                 self._params[name].data = tensor
-        self._changed = set() if path is None else self._changed_by(ready, path)
-
-    def _changed_by(self, ready: Tensors, path: Path) -> set[str]:
-        return set(ready) if is_full(path) else set(adapters.merged_deltas(path))
+        self._changed = set() if path is None else set(ready)
 
     def _version(self, path: Path) -> dict[str, Callable[[], Tensor]]:
         return self._full(path) if is_full(path) else self._merged(path)
@@ -175,6 +179,16 @@ def _shell(model: Any, attention: str) -> Any:
     return shell.eval()
 
 
+def _own_parameters(shell: Any) -> None:
+    """Give the shell Parameters of its own (over the same memory), so that a swap leaves the caller's model alone."""
+    own: dict[int, nn.Parameter] = {}
+    for module in shell.modules():
+        for name, param in module._parameters.items():
+            if param is not None:
+                own.setdefault(id(param), nn.Parameter(param.detach(), requires_grad=False))
+                module._parameters[name] = own[id(param)]
+
+
 def breather(pause_s: float, idle: Callable[[], bool]) -> Callable[[], None]:
     """Sleeps between two slices of work while requests run, so that tokens keep flowing."""
 
@@ -183,8 +197,3 @@ def breather(pause_s: float, idle: Callable[[], bool]) -> Callable[[], None]:
             time.sleep(pause_s)
 
     return breathe
-
-
-def names(model: Any) -> Iterator[str]:
-    """Names of the model's linear weights."""
-    yield from (f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear))
