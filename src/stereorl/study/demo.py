@@ -2,6 +2,7 @@
 
     supervisor: serve + learn ──▶ held-out BEFORE ──▶ sessions (scripted user over HTTP) ──▶ learner caught up
         ──▶ held-out AFTER ──▶ processes ended ──▶ likelihoods ──▶ record, plot, table
+                                (those of BEFORE are worked out while the learner catches up)
 
 The main thread watches: it looks after the processes, reads the store and draws the progress; the scripted user's
 sessions run in threads and wait, bounded and by name, while the learner is more than `backlog` turns behind.
@@ -11,15 +12,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from stereorl.config import Config
+from stereorl.data import Turn
 from stereorl.errors import ConfigError, ProcessError
-from stereorl.store.records import Funnel
+from stereorl.store.records import Funnel, StepRow
 from stereorl.store.store import Store
 from stereorl.store.versions import Versions
 from stereorl.study.evaluate import Evaluation, first_replies
@@ -28,10 +30,12 @@ from stereorl.study.progress import Progress
 from stereorl.study.prompts import questions
 from stereorl.study.report import DemoReport
 from stereorl.study.supervise import Patience, Supervisor, child_arguments, log_tail
-from stereorl.study.user import Asking, ScriptedUser, SessionResult, connect, hold_sessions
+from stereorl.study.user import Asking, Reply, ScriptedUser, SessionResult, connect, hold_sessions
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+    from stereorl.study.likelihood import Likelihoods
 
 T = TypeVar("T")
 
@@ -70,7 +74,7 @@ class DemoSettings:
 
 
 QUICK = DemoSettings(
-    sessions=4, heldout=5, retention=2, max_tokens=28, batch_size=4, max_wait_s=2, gate_prompts=2
+    sessions=4, turns=1, heldout=4, retention=2, max_tokens=28, batch_size=4, max_wait_s=2, gate_prompts=2
 )
 
 
@@ -90,11 +94,13 @@ def run_demo(config: Config, settings: DemoSettings, *, progress: Progress) -> D
             clock.lap("start")
             progress.say(f"Serving at {url}; the scripted user wants {persona.wants}.")
             with _opened(config) as store, connect(url) as client:
-                run = _Run(settings, supervisor, store, Versions(config.versions_path), client, progress)
+                run = _Run(config, settings, supervisor, store, client, progress)
                 outcome = run.loop(clock)
                 supervisor.stop()
                 progress.say("Measuring relevance and retention")
-                report = _report(config, settings, run, outcome, clock)
+                outcome = run.measured(outcome)
+                clock.lap("likelihoods")
+                report = _report(config, settings, store.funnel(), store.steps(), outcome, clock)
     finally:
         supervisor.stop()
     report.write(home / "report.json")
@@ -105,7 +111,7 @@ def run_demo(config: Config, settings: DemoSettings, *, progress: Progress) -> D
 class _Outcome:
     before: Evaluation
     after: Evaluation
-    base_replies: tuple[Any, ...]
+    base_replies: tuple[Reply, ...]
     sessions: tuple[SessionResult, ...]
 
 
@@ -114,42 +120,74 @@ class _Run:
 
     def __init__(
         self,
+        config: Config,
         settings: DemoSettings,
         supervisor: Supervisor,
         store: Store,
-        versions: Versions,
         client: OpenAI,
         progress: Progress,
     ):
+        self.config = config
         self.settings = settings
         self.supervisor = supervisor
         self.store = store
-        self.versions = versions
+        self.versions = Versions(config.versions_path)
         self.client = client
         self.progress = progress
         self.persona = persona_named(settings.persona)
         self.asking = Asking(settings.max_tokens, settings.temperature)
         self.funnel: Funnel = store.funnel()
         self._stop = threading.Event()
+        self._scoring: _Aside[tuple[Likelihoods, Evaluation]] = _Aside()
 
     def loop(self, clock: _Clock) -> _Outcome:
-        base_replies = self._watch(
-            "Asking unrelated prompts", lambda: self._first("retention", self.settings.retention)
-        )
-        before = self._watch("Held-out prompts before", lambda: self._first("heldout", self.settings.heldout))
+        base_replies, before = self._watch("Held-out prompts before", self._before)
         clock.lap("before")
         sessions = self._watch("Sessions", self._sessions)
         clock.lap("sessions")
+        self._scoring.submit(lambda: self._score_base(base_replies, before))
         self._settle()
         clock.lap("settle")
-        after = self._watch("Held-out prompts after", lambda: self._first("heldout", self.settings.heldout))
+        after = self._watch("Held-out prompts after", lambda: self._ask(self._heldout))
         clock.lap("after")
         version = self.versions.current()
         return _Outcome(Evaluation(0, before), Evaluation(version, after), base_replies, tuple(sessions))
 
-    def _first(self, name: Any, count: int) -> tuple[Any, ...]:
-        seed = self.settings.seed
-        return first_replies(self.client, self.persona, questions(name)[:count], self.asking, seed=seed)
+    def measured(self, outcome: _Outcome) -> _Outcome:
+        """With relevance and retention filled in; the processes need not run any more."""
+        likelihoods, before = self._scoring.result()
+        relevance = likelihoods.relevance(self._turns(outcome.after.replies), self.persona.instruction)
+        retention = likelihoods.retention(
+            self._turns(outcome.base_replies), self.versions.path(outcome.after.version)
+        )
+        after = replace(outcome.after, relevance=relevance, retention=retention)
+        return replace(outcome, before=before, after=after)
+
+    def _before(self) -> tuple[tuple[Reply, ...], tuple[Reply, ...]]:
+        """The base's replies to unrelated and to held-out prompts, asked together, for a batch is quicker."""
+        unrelated = questions("retention")[: self.settings.retention]
+        replies = self._ask((*unrelated, *self._heldout))
+        return replies[: len(unrelated)], replies[len(unrelated) :]
+
+    @property
+    def _heldout(self) -> tuple[str, ...]:
+        return questions("heldout")[: self.settings.heldout]
+
+    def _ask(self, prompts: Sequence[str]) -> tuple[Reply, ...]:
+        return first_replies(self.client, self.persona, prompts, self.asking, seed=self.settings.seed)
+
+    def _score_base(
+        self, base_replies: tuple[Reply, ...], before: tuple[Reply, ...]
+    ) -> tuple[Likelihoods, Evaluation]:
+        from stereorl.study.likelihood import Likelihoods
+
+        likelihoods = Likelihoods(self.config)
+        relevance = likelihoods.relevance(self._turns(before), self.persona.instruction)
+        retention = likelihoods.retention(self._turns(base_replies))
+        return likelihoods, Evaluation(0, before, relevance, retention)
+
+    def _turns(self, replies: Sequence[Reply]) -> list[Turn]:
+        return [self.store.turn(reply.turn_id) for reply in replies]
 
     def _sessions(self) -> list[SessionResult]:
         settings = self.settings
@@ -250,6 +288,25 @@ def _where(funnel: Funnel) -> str:
     return f"{funnel.trained} of {funnel.captured} turns are trained, {funnel.waiting} wait ({stages})"
 
 
+class _Aside(Generic[T]):
+    """One piece of work in a daemon thread, so that an error elsewhere need not wait for it."""
+
+    def __init__(self) -> None:
+        self._future: Future[T] = Future()
+
+    def submit(self, work: Callable[[], T]) -> None:
+        def run() -> None:
+            try:
+                self._future.set_result(work())
+            except BaseException as error:
+                self._future.set_exception(error)
+
+        threading.Thread(target=run, name="aside", daemon=True).start()
+
+    def result(self) -> T:
+        return self._future.result()
+
+
 class _Clock:
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
@@ -271,35 +328,24 @@ def _opened(config: Config) -> Iterator[Store]:
 
 
 def _report(
-    config: Config, settings: DemoSettings, run: _Run, outcome: _Outcome, clock: _Clock
+    config: Config,
+    settings: DemoSettings,
+    funnel: Funnel,
+    steps: Sequence[StepRow],
+    outcome: _Outcome,
+    clock: _Clock,
 ) -> DemoReport:
-    from stereorl.study.likelihood import measure
-
-    store, version = run.store, outcome.after.version
-    before, after = measure(
-        config,
-        store,
-        instruction=run.persona.instruction,
-        before=outcome.before,
-        after=outcome.after,
-        base_replies=outcome.base_replies,
-        adapter=run.versions.path(version),
-    )
-    clock.lap("likelihoods")
-    funnel = store.funnel()
-    problems = []
-    if version == 0:
-        problems.append(f"No update was published and served: {_where(funnel)}.")
+    lacking = outcome.after.version == 0
     return DemoReport(
         settings=asdict(settings),
         config=config.model_dump(mode="json"),
         home=config.home_path,
-        before=before,
-        after=after,
+        before=outcome.before,
+        after=outcome.after,
         base_replies=outcome.base_replies,
         sessions=outcome.sessions,
         funnel=asdict(funnel),
-        steps=tuple({**asdict(step), "metrics": dict(step.metrics)} for step in store.steps()),
+        steps=tuple({**asdict(step), "metrics": dict(step.metrics)} for step in steps),
         seconds={**clock.laps, "total": sum(clock.laps.values())},
-        problems=tuple(problems),
+        problems=(f"No update was published and served: {_where(funnel)}.",) if lacking else (),
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from stereorl.study.personas import Persona
 from stereorl.study.stats import wilson
@@ -72,17 +73,17 @@ def first_replies(
     seed: int,
     concurrent: int = 8,
 ) -> tuple[Reply, ...]:
-    """The reply to each prompt, in a session of its own, as a side turn. The seeds are the same at each call."""
+    """The reply to each prompt, in a session of its own, as a side turn. A prompt has the same seed at each call."""
 
-    def one(number: int, prompt: str) -> Reply:
+    def one(prompt: str) -> Reply:
         return ask(
             client,
             [{"role": "user", "content": prompt}],
             persona,
             asking,
-            seed=seed * 10_000 + number,
+            seed=crc32(f"{seed}/{prompt}".encode()),
             headers={"X-Turn-Type": "side"},
         )
 
     with ThreadPoolExecutor(concurrent, thread_name_prefix="evaluate") as pool:
-        return tuple(pool.map(one, range(len(prompts)), prompts))
+        return tuple(pool.map(one, prompts))
