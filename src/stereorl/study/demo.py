@@ -48,7 +48,7 @@ class DemoSettings:
     sessions: int = 36
     turns: int = 2  # replies per session at most
     concurrent: int = 4
-    backlog: int = 16  # turns that may wait for the learner before the user waits too
+    backlog: int = 8  # turns that may wait for the learner before the user waits too
     heldout: int = 24
     retention: int = 8
     max_tokens: int = 48
