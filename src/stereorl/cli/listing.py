@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from stereorl.store.versions import Versions
 
 Row = dict[str, Any]
-_WIDE = 60
+_ID = 8  # characters of an id that a table shows
+_TEXTS = ("hint", "reply", "state")  # columns that may take several lines
+_UNSHOWN = ("metrics", "step", "parent", "forked_from", "tokens")  # in the JSON only
 
 
 def sessions(store: Store, limit: int) -> list[Row]:
@@ -67,6 +69,7 @@ def state_of(detail: Any) -> str:
 
 
 def versions(versions: Versions) -> list[Row]:
+    """`lost`: how many nats per token the base's own replies to unrelated prompts lost."""
     current = versions.current()
     rows: list[Row] = [{"version": 0, "serves": current == 0, "status": "base", "made": None, "parent": None}]
     for manifest in versions.list():
@@ -78,6 +81,9 @@ def versions(versions: Versions) -> list[Row]:
                 "made": when(manifest.created_at),
                 "parent": manifest.parent,
                 "step": manifest.step_id,
+                "reward": manifest.metrics.get("reward_mean"),
+                "kl": manifest.metrics.get("gate_kl"),
+                "lost": manifest.metrics.get("retention_drop"),
                 "metrics": manifest.metrics,
             }
         )
@@ -85,7 +91,7 @@ def versions(versions: Versions) -> list[Row]:
 
 
 def print_rows(rows: list[Row]) -> None:
-    """A table of the rows' plain columns; ids are printed whole, long texts on one line."""
+    """A table of the rows' plain columns; ids by their beginning, which is enough to name them, texts on one line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -94,17 +100,21 @@ def print_rows(rows: list[Row]) -> None:
     if not rows:
         console.print("None yet.")
         return
-    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if name != "metrics"]
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in _UNSHOWN]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name.replace("_", " "), no_wrap=name not in _TEXTS)
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(name)), no_wrap=name in ("session", "turn")) for name in columns))
+        table.add_row(*(Text(_cell(name, row.get(name))) for name in columns))
     console.print(table)
 
 
-def _cell(value: Any) -> str:
+def _cell(name: str, value: Any) -> str:
     if value is None or value is False:
         return "-"
     if value is True:
         return "yes"
+    if isinstance(value, float):
+        return f"{value:+.2f}"
     text = " ".join(str(value).split())
-    return text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
+    return text[:_ID] if name in ("session", "turn") else text
