@@ -92,7 +92,6 @@ def _read(folder: Path, config: ModelConfig, with_model: bool) -> tuple[Any, Any
                 folder,
                 dtype=getattr(torch, config.dtype),
                 local_files_only=True,
-                attn_implementation="sdpa",
             )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(f"Cannot load a causal language model from {folder}: {error}") from error

@@ -32,7 +32,7 @@ class Weights:
         packed = can_pack(model)
         self.serving = _shell(model, attention)
         _own_parameters(self.serving)
-        self.scoring = _shell(self.serving, "sdpa")
+        self.scoring = _shell(self.serving, model.config._attn_implementation)
         self._linears: dict[str, ServedLinear] = {}
         for name, linear in [(n, m) for n, m in self.serving.named_modules() if type(m) is nn.Linear]:
             served = ServedLinear(self._base[f"{name}.weight"], linear.bias, packed=packed)
