@@ -42,7 +42,9 @@ def ask(url: str, messages: list[dict[str, str]], *, stream: bool, done: bool = 
         data = response.json()
         return data["id"].removeprefix("chatcmpl-"), data["choices"][0]["message"]["content"] or ""
     text, turn_id, ended = "", "", False
-    with httpx.stream("POST", url + "/v1/chat/completions", json=body, headers=headers, timeout=60) as response:
+    with httpx.stream(
+        "POST", url + "/v1/chat/completions", json=body, headers=headers, timeout=60
+    ) as response:
         response.raise_for_status()
         try:
             for line in response.iter_lines():

@@ -56,7 +56,9 @@ def test_kill_9_of_the_server_loses_no_acknowledged_turn(home: Home) -> None:
         turn = store.turn(entry.turn_id)
         assert turn.reply.content == entry.text
         if entry.follows is not None:
-            assert store.detail(entry.follows).next_states, "the correction that was answered is not in the store"
+            assert store.detail(entry.follows).next_states, (
+                "the correction that was answered is not in the store"
+            )
     store.close()
 
 
@@ -90,8 +92,10 @@ def test_kill_9_of_the_learner_trains_every_sample_once(home: Home) -> None:
     assert sorted(m.step_id for m in manifests.values()) == sorted(step.step_id for step in steps)
 
     corrected = {entry.follows for entry in ledger.entries[:-2] if entry.follows}
-    used = Counter(store.detail(turn_id).step_id for turn_id in corrected)
+    used = Counter(store.detail(turn_id).use for turn_id in corrected)
     assert None not in used, "a corrected turn was never trained"
-    assert {step.step_id: step.n for step in steps} == dict(used), "a step's samples and their use rows differ"
+    assert {step.step_id: step.n for step in steps} == dict(used), (
+        "a step's samples and their use rows differ"
+    )
     assert store.funnel().trained == len(corrected) == sum(step.n for step in steps)
     store.close()
