@@ -77,13 +77,21 @@ class Plan:
             row += span.queries
         self._groups = [self._group(members) for members in singles.values()]
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """[1, H, Q, D] queries, [1, KV heads, Q, D] new keys and values -> [1, Q, H, D]."""
+    def attend(
+        self,
+        layer: int,
+        query_QHD: Tensor,
+        new_keys: Tensor,
+        new_values: Tensor,
+        scaling: float | None = None,
+    ) -> Tensor:
+        """Queries [Q, H, D] of all requests, their new keys and values [Q, KV heads, D] -> [Q, H, D].
+
+        `scaling` None: one over the root of D.
+        """
         keys, values = self._views[layer]
-        new_keys, new_values = key[0].transpose(0, 1), value[0].transpose(0, 1)
         keys.index_copy_(0, self._write, new_keys)
         values.index_copy_(0, self._write, new_values)
-        query_QHD = query[0].transpose(0, 1)
         out_QHD = torch.empty_like(query_QHD, memory_format=torch.contiguous_format)
         for group in self._groups:
             out_QHD[group.rows] = _decode(
@@ -99,7 +107,7 @@ class Plan:
             else:
                 k, v = keys.index_select(0, prompt.read), values.index_select(0, prompt.read)
             out_QHD[prompt.rows] = _prefill(query_QHD[prompt.rows], k, v, prompt.mask, scaling)
-        return out_QHD[None]
+        return out_QHD
 
     def _rows_of(self, span: Span, length: int) -> np.ndarray[Any, Any]:
         used = np.asarray(span.blocks[: -(-length // len(self._offsets))], dtype=np.int64)
@@ -155,7 +163,8 @@ def _paged(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
     plan: Plan = kwargs["plan"]
-    return plan.attend(module.layer_idx, query, key, value, kwargs.get("scaling")), None
+    query_QHD, key_QHD, value_QHD = (x[0].transpose(0, 1) for x in (query, key, value))
+    return plan.attend(module.layer_idx, query_QHD, key_QHD, value_QHD, kwargs.get("scaling"))[None], None
 
 
 def register() -> None:

@@ -16,7 +16,7 @@ We keep its scheduler, paged cache, block sharing, cancellation, thread and paus
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,10 +41,11 @@ from stereorl.config import EngineConfig
 from stereorl.errors import EngineError
 from stereorl.policy import attention
 from stereorl.policy.engine import Token
+from stereorl.policy.lean import Lean
 from stereorl.policy.sampling import Draw, draw_tokens
 
 PAGE = 32
-PREFILL_WHILE_DECODING = 64
+PREFILL_WHILE_DECODING = 32
 
 
 class Sink(Protocol):
@@ -146,6 +147,7 @@ class _Runner(ModelRunner):  # type: ignore[misc]
 
     jobs: dict[str, Job]
     planned: bool
+    lean: Lean | None
     default: Draw
 
     def compute_batch(self, model: Any, batch_data: dict[str, Any]) -> None:
@@ -156,6 +158,16 @@ class _Runner(ModelRunner):  # type: ignore[misc]
             batch_data["plan"] = self._plan(futures, batch_data["write_index"][0])
             batch_data["cache"] = None
         super().compute_batch(model, batch_data)
+
+    def _forward_process_and_sample(self, model: Any, batch_data: dict[str, Any], *buffers: Tensor) -> None:
+        if self.lean is None:
+            super()._forward_process_and_sample(model, batch_data, *buffers)
+            return
+        hidden_NH = self.lean.hidden(
+            batch_data["input_ids"][0], batch_data["position_ids"][0], batch_data["plan"].attend
+        )
+        yielding_NH = hidden_NH.index_select(0, batch_data["logits_indices"])
+        self._sample(self.lean.head(yielding_NH)[None], buffers[-1])
 
     def _plan(self, futures: Sequence[Any], write: Tensor) -> attention.Plan:
         (allocator,) = self.cache.cache_allocators.values()
@@ -198,10 +210,10 @@ class _Processor(ContinuousBatchProcessor):  # type: ignore[misc]
 
 
 class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
-    """The library's manager with our parts. `model` is used by its thread only, or inside `pause()`."""
+    """The library's manager with our parts. `model` and `lean` are used by its thread only, or inside `pause()`."""
 
-    def __init__(self, model: Any, config: EngineConfig, *, on_death: Callable[[], None] | None = None):
-        self._planned = _can_plan(model.config.get_text_config())
+    def __init__(self, model: Any, config: EngineConfig, *, planned: bool, lean: Lean | None):
+        self._planned, self._lean = planned, lean
         self._default = Draw.of_default()
         self._threads = config.threads
         super().__init__(
@@ -222,7 +234,6 @@ class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
             ),
         )
         self.output_router = _Router()
-        self._on_death = on_death
 
     @property
     def router(self) -> _Router:
@@ -288,8 +299,6 @@ class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
             error = EngineError(f"The generation thread has stopped: {cause or 'the engine was closed'}.")
             error.__cause__ = cause
             self.router.fail_all(error)
-            if self._on_death is not None:
-                self._on_death()
 
     def _create_batch_processor(self) -> ContinuousBatchProcessor:
         processor = super()._create_batch_processor()
@@ -297,14 +306,15 @@ class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
         # Their constructors are called deep inside the library, so the finished objects change class instead.
         cache.__class__, runner.__class__, processor.__class__ = _Cache, _Runner, _Processor
         cache.tainted, cache.hit_tokens, cache.builds_reads = set(), 0, not self._planned
-        runner.jobs, runner.default, runner.planned = self.router.jobs, self._default, self._planned
+        runner.jobs, runner.default = self.router.jobs, self._default
+        runner.planned, runner.lean = self._planned, self._lean
         processor.full_batch = processor.max_batch_tokens
         if self._planned:
             processor.inputs_and_outputs.attention_mask = None
         return processor
 
 
-def _can_plan(config: Any) -> bool:
+def can_plan(config: Any) -> bool:
     """Whether each layer is plain causal attention over all earlier tokens."""
     odd = getattr(config, "attn_logit_softcapping", None) or getattr(config, "kv_lora_rank", None)
     return (
@@ -317,6 +327,6 @@ def _can_plan(config: Any) -> bool:
 def attention_name(config: Any) -> str:
     """The attention implementation under which this model can serve."""
     text = config.get_text_config()
-    if _can_plan(text):
+    if can_plan(text):
         return attention.NAME
     return "paged|eager" if getattr(text, "attn_logit_softcapping", None) else "sdpa"

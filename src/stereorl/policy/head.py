@@ -28,7 +28,7 @@ CHUNK = 128
 class Head:
     """`body` yields hidden states; logits = cap(scale * linear(hidden))."""
 
-    body: nn.Module
+    body: Callable[..., Any]
     linear: Any
     scale: float = 1.0
     softcap: float | None = None
@@ -58,6 +58,11 @@ class Head:
             for part in _chunks(chunk, hidden_NH, ids_N, temperature_N)
         ]
         return torch.cat(parts) if parts else hidden_NH.new_zeros(0, dtype=torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        found: torch.device = self.linear.weight.device
+        return found
 
     @property
     def _trained(self) -> bool:
@@ -110,6 +115,8 @@ def head_of(model: Any) -> Head:
 
     Raises ModelError for a model whose logits are not cap(scale * linear(body)).
     """
+    if isinstance(model, Head):
+        return model
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     if inner not in _heads:
         _heads[inner] = _find(inner)

@@ -20,10 +20,16 @@ class ServedLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, *, packed: bool):
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
+        self.bias: Any = bias  # not a Parameter: it is exchanged like the weight
         self.packed = packed and self.out_features >= 2 * self.in_features
         self.served: Any = self.prepare(weight)
         self._op: Any = torch.ops.mkldnn._linear_pointwise.default if self.packed else torch._C._nn.linear
+
+    @property
+    def weight(self) -> Tensor:
+        """Only good for asking where it lies: a packed weight has no rows."""
+        served: Tensor = self.served
+        return served
 
     def prepare(self, weight: Tensor) -> Tensor:
         """A plain weight in the form that `served` takes. Packing costs one copy of the weight."""
@@ -33,10 +39,8 @@ class ServedLinear(nn.Module):
         return packed
 
     def __call__(self, x: Tensor) -> Tensor:
-        bias = self._parameters["bias"]
-        out: Tensor = (
-            self._op(x, self.served, bias, "none", [], "") if self.packed else self._op(x, self.served, bias)
-        )
+        tail = (self.bias, "none", [], "") if self.packed else (self.bias,)
+        out: Tensor = self._op(x, self.served, *tail)
         return out
 
 

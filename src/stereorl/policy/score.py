@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from stereorl.policy.engine import Scores
-from stereorl.policy.head import CHUNK, head_of
+from stereorl.policy.head import CHUNK, Head, head_of
 
 Ids = Sequence[int] | np.ndarray[Any, Any]
 
@@ -34,7 +34,7 @@ def response_log_probs(
     rows that do not pair up, or on a temperature that is not above 0.
     """
     head = head_of(model)
-    hidden_NH, ids_N, mask_BR = _response_hidden(head.body, prompts, responses)
+    hidden_NH, ids_N, mask_BR = _response_hidden(head, prompts, responses)
     temperature_B = _temperatures(temperature, len(prompts), hidden_NH.device)
     temperature_N = temperature_B[:, None].expand(mask_BR.shape)[mask_BR]
     logp_N = head.log_probs(hidden_NH, ids_N, temperature_N, chunk=chunk)
@@ -46,7 +46,7 @@ def response_log_probs(
 def score(model: Any, prompt_ids: Ids, response_ids: Ids, *, temperature: float, top_k: int = 0) -> Scores:
     """Log-probs of one response and, for `top_k` > 0, the K likeliest ids with theirs at each position."""
     head = head_of(model)
-    hidden_NH, ids_N, _ = _response_hidden(head.body, [prompt_ids], [response_ids])
+    hidden_NH, ids_N, _ = _response_hidden(head, [prompt_ids], [response_ids])
     temperature_N = _temperatures(temperature, 1, hidden_NH.device).expand(len(ids_N))
     if top_k <= 0:
         return Scores(_numpy(head.log_probs(hidden_NH, ids_N, temperature_N)))
@@ -61,7 +61,7 @@ def score(model: Any, prompt_ids: Ids, response_ids: Ids, *, temperature: float,
 
 
 def _response_hidden(
-    body: Any, prompts: Sequence[Ids], responses: Sequence[Ids]
+    head: Head, prompts: Sequence[Ids], responses: Sequence[Ids]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states that predict the response tokens [N, H], those ids [N], and where they belong [B, R]."""
     if not prompts or len(prompts) != len(responses):
@@ -77,10 +77,10 @@ def _response_hidden(
         input_BL[row, : lengths[row]] = both[: lengths[row]]
         used_BL[row, len(prompt) - 1 : len(both) - 1] = True
         mask_BR[row, : len(response)] = True
-    device = next(body.parameters()).device
+    device = head.device
     padded = len(set(lengths)) > 1
     attention = np.arange(input_BL.shape[1]) < np.array(lengths)[:, None]
-    hidden_BLH = body(
+    hidden_BLH = head.body(
         input_ids=torch.from_numpy(input_BL).to(device),
         attention_mask=torch.from_numpy(attention).to(device) if padded else None,
         use_cache=False,

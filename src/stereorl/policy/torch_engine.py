@@ -17,21 +17,22 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from stereorl.config import EngineConfig, ModelConfig
 from stereorl.errors import ContextLengthError, EngineError, EngineTimeout, RequestError, VersionError
 from stereorl.policy import attention
-from stereorl.policy.batching import Batcher, Job, attention_name
+from stereorl.policy.batching import Batcher, Job, attention_name, can_plan
 from stereorl.policy.engine import GenerateRequest, Scores, Token
 from stereorl.policy.load import Loaded, load
 from stereorl.policy.render import Renderer
 from stereorl.policy.sampling import Draw
 from stereorl.policy.score import score
-from stereorl.policy.weights import Weights, breather
+from stereorl.policy.weights import Ready, Weights, breather
 
 log = logging.getLogger(__name__)
 _SLICE_PAUSE_S = 0.004
@@ -50,11 +51,16 @@ class TorchEngine:
         self._context_length = loaded.context_length
         self._eos_ids = loaded.eos_ids
         self.renderer = Renderer(loaded.tokenizer, loaded.context_length, loaded.eos_ids)
-        self._weights = Weights(loaded.model, loaded.folder, attention=attention_name(loaded.model.config))
-        self._batcher = Batcher(self._weights.serving, config)
+        planned = can_plan(loaded.model.config.get_text_config())
+        self._weights = Weights(
+            loaded.model, loaded.folder, attention=attention_name(loaded.model.config), planned=planned
+        )
+        self._batcher = Batcher(self._weights.serving, config, planned=planned, lean=self._weights.lean)
         self._keys = itertools.count()
         self._model_lock = threading.Lock()  # held while scoring, and while references are swapped
-        self._swap_lock = threading.Lock()  # swaps one after another
+        # Swaps run one after another, in one thread: each thread has a heap of its own, and what a swap frees
+        # would not be used again by the next one elsewhere.
+        self._swapper = ThreadPoolExecutor(1, thread_name_prefix="stereorl-swap")
         self._closed = False
         self.last_pause_s = 0.0
         self._batcher.start()
@@ -122,7 +128,7 @@ class TorchEngine:
             self._acquire(self._model_lock, "a weight swap or another score to finish")
             try:
                 return score(
-                    self._weights.scoring, prompt_ids, response_ids, temperature=temperature, top_k=top_k
+                    self._weights.head, prompt_ids, response_ids, temperature=temperature, top_k=top_k
                 )
             finally:
                 self._model_lock.release()
@@ -131,14 +137,14 @@ class TorchEngine:
 
     async def use_version(self, version: int, path: Path | None) -> None:
         """Serve `path` as `version` from the next token on; VersionError leaves the old version serving."""
-        await self._in_thread(
-            lambda: self._swap(version, path), f"version {version} to be prepared and swapped in"
-        )
+        what = f"version {version} to be prepared and swapped in"
+        await self._in_thread(lambda: self._swap(version, path), what, self._swapper)
 
     async def close(self) -> None:
         """Stop generating; requests still running fail with EngineError. Idempotent."""
         self._closed = True
         await asyncio.to_thread(_stop, self._batcher)
+        self._swapper.shutdown(wait=False)
 
     def _admit(self, request: GenerateRequest) -> None:
         if self._closed:
@@ -179,26 +185,23 @@ class TorchEngine:
         return item
 
     def _swap(self, version: int, path: Path | None) -> None:
-        self._acquire(self._swap_lock, "another weight swap to finish")
         try:
             if self._closed:
                 raise EngineError("The engine is closed.")
             ready = self._weights.prepare(path, breathe=breather(_SLICE_PAUSE_S, lambda: self.load == 0))
             self._acquire(self._model_lock, "a score to finish")
             try:
-                self._install(ready, version, path)
+                self._install(ready, version)
             finally:
                 self._model_lock.release()
         except OSError as error:
             raise VersionError(f"Cannot read version {version} from {path}: {error}") from error
-        finally:
-            self._swap_lock.release()
 
-    def _install(self, ready: dict[str, Any], version: int, path: Path | None) -> None:
+    def _install(self, ready: Ready, version: int) -> None:
         try:
             with self._batcher.pause():
                 start = time.perf_counter()
-                self._weights.install(ready, path)
+                self._weights.install(ready)
                 self._batcher.forget_prefixes()
                 self._batcher.router.version = version
                 self.last_pause_s = time.perf_counter() - start
@@ -211,10 +214,12 @@ class TorchEngine:
         if not lock.acquire(timeout=self._config.timeout_s):
             raise EngineTimeout(f"Waited {self._config.timeout_s:.0f} s for {what}.")
 
-    async def _in_thread(self, work: Callable[[], _T], what: str) -> _T:
+    async def _in_thread(
+        self, work: Callable[[], _T], what: str, executor: ThreadPoolExecutor | None = None
+    ) -> _T:
         try:
             async with asyncio.timeout(self._config.timeout_s):
-                return await asyncio.to_thread(work)
+                return await asyncio.get_running_loop().run_in_executor(executor, work)
         except TimeoutError as error:
             if isinstance(error, EngineTimeout):
                 raise
