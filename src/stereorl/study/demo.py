@@ -10,6 +10,7 @@ sessions run in threads and wait, bounded and by name, while the learner is more
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -179,8 +180,11 @@ class _Run:
     def _score_base(
         self, base_replies: tuple[Reply, ...], before: tuple[Reply, ...]
     ) -> tuple[Likelihoods, Evaluation]:
+        import torch
+
         from stereorl.study.likelihood import Likelihoods
 
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))  # the learner works beside us
         likelihoods = Likelihoods(self.config)
         relevance = likelihoods.relevance(self._turns(before), self.persona.instruction)
         retention = likelihoods.retention(self._turns(base_replies))
