@@ -15,6 +15,7 @@ import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 NAMES = ("decode", "capture", "step", "swap")
@@ -47,6 +48,13 @@ def main() -> int:
                 f"ratio {row['ratio']:.3f} ({row['better']} is better)"
             )
         print(f"  took {time.monotonic() - began:.0f} s")
+        write(results, options.out)
+    print(f"written to {options.out}")
+    return 0
+
+
+def write(results: dict[str, Any], out: Path) -> None:
+    """After each benchmark, so that an interrupted run keeps what it has measured."""
     results["machine"] = {
         "cores": os.cpu_count(),
         "arch": platform.machine(),
@@ -54,9 +62,7 @@ def main() -> int:
     }
     results["packages"] = {name: version(name) for name in ("torch", "transformers", "peft")}
     results["at"] = time.strftime("%Y-%m-%d")
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(f"written to {options.out}")
-    return 0
+    out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
