@@ -25,16 +25,22 @@ class Section(BaseModel):
 
 class ModelConfig(Section):
     name: str = Field("embedded", description="'embedded', a folder, or a Hugging Face hub name.")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Weights' type, for serving and learning.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Weights' type, for serving and learning."
+    )
     device: str = Field("cpu", description="Torch device that holds the model.")
-    context_length: int | None = Field(None, gt=0, description="Upper bound on prompt + reply; None: the model's own.")
+    context_length: int | None = Field(
+        None, gt=0, description="Upper bound on prompt + reply; None: the model's own."
+    )
 
 
 class EngineConfig(Section):
     threads: int | None = Field(None, gt=0, description="Torch threads for serving; None: all cores.")
     max_concurrent: int = Field(16, gt=0, description="Requests decoded in one batch.")
     cache_tokens: int = Field(32768, ge=1024, description="Tokens held in the paged KV cache.")
-    prefill_tokens: int = Field(512, ge=64, description="Most tokens in one forward pass (prefill is cut into pieces).")
+    prefill_tokens: int = Field(
+        512, ge=64, description="Most tokens in one forward pass (prefill is cut into pieces)."
+    )
     prefix_cache: bool = Field(True, description="Share the KV cache of equal prefixes (salted by version).")
     max_queue: int = Field(256, gt=0, description="Requests that may wait; more get HTTP 429.")
     timeout_s: float = Field(600, gt=0, description="Longest wait for one reply.")
@@ -43,14 +49,19 @@ class EngineConfig(Section):
 class ServeConfig(Section):
     host: str = Field("127.0.0.1", description="Bind address; any but loopback needs an API key.")
     port: int = Field(8018, ge=0, le=65535, description="Port; 0 picks a free one.")
-    api_key_env: str = Field("STEREORL_API_KEY", description="Environment variable that holds the API key, if any.")
+    api_key_env: str = Field(
+        "STEREORL_API_KEY", description="Environment variable that holds the API key, if any."
+    )
     max_body_mb: float = Field(8.0, gt=0, description="Largest request body.")
     default_max_tokens: int = Field(256, gt=0, description="Reply length when the client names none.")
     default_temperature: float = Field(0.6, ge=0, le=2, description="Temperature when the client names none.")
     regenerate: Literal["ignore", "negative"] = Field(
-        "ignore", description="What the same prompt sent again means: nothing, or dissatisfaction with the first reply."
+        "ignore",
+        description="What the same prompt sent again means: nothing, or dissatisfaction with the first reply.",
     )
-    idle_timeout_s: float = Field(1800, gt=0, description="A session without a request for so long is closed.")
+    idle_timeout_s: float = Field(
+        1800, gt=0, description="A session without a request for so long is closed."
+    )
     poll_s: float = Field(0.2, gt=0, description="How often a new version is looked for.")
 
 
@@ -61,18 +72,28 @@ class StoreConfig(Section):
 
 class SignalsConfig(Section):
     judge: Literal["rules"] = Field("rules", description="Who votes.")
-    hint_trust: list[Literal["user", "tool"]] = Field(["user"], description="Roles whose words may become a hint.")
+    hint_trust: list[Literal["user", "tool"]] = Field(
+        ["user"], description="Roles whose words may become a hint."
+    )
     hint_max_chars: int = Field(400, gt=0, description="Longest hint; longer text is cut at a sentence.")
-    hint_label: str = Field("[user's hint / instruction]", description="Label put before the hint in the user message.")
+    hint_label: str = Field(
+        "[user's hint / instruction]", description="Label put before the hint in the user message."
+    )
     teacher: Literal["base", "live"] = Field("base", description="Whose log-probs, under the hint, teach.")
 
 
 class LearnConfig(Section):
     batch_size: int = Field(8, gt=0, description="Samples per update.")
-    max_wait_s: float = Field(60, gt=0, description="Train on fewer once the oldest sample has waited so long.")
-    poll_s: float = Field(0.25, gt=0, description="Pause between looks into the store when there is nothing to do.")
+    max_wait_s: float = Field(
+        60, gt=0, description="Train on fewer once the oldest sample has waited so long."
+    )
+    poll_s: float = Field(
+        0.25, gt=0, description="Pause between looks into the store when there is nothing to do."
+    )
     threads: int | None = Field(None, gt=0, description="Torch threads for learning; None: half the cores.")
-    idle_only_s: float | None = Field(None, gt=0, description="Train only when no request came for so long (laptops).")
+    idle_only_s: float | None = Field(
+        None, gt=0, description="Train only when no request came for so long (laptops)."
+    )
     seed: int = 0
     # what trains
     adapter: Literal["lora", "full"] = Field("lora", description="LoRA by PEFT, or all weights.")
@@ -87,9 +108,13 @@ class LearnConfig(Section):
     # objective (DESIGN section 5)
     w_eval: float = Field(0.3, ge=0, description="Weight of the evaluative signal.")
     w_dir: float = Field(1.0, ge=0, description="Weight of the directive signal.")
-    baseline: Literal["running", "batch", "none"] = Field("running", description="What is subtracted from the reward.")
+    baseline: Literal["running", "batch", "none"] = Field(
+        "running", description="What is subtracted from the reward."
+    )
     baseline_decay: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean, per update.")
-    gap_clip: float | None = Field(2.0, gt=0, description="Bound C on |teacher - student| per token, in nats.")
+    gap_clip: float | None = Field(
+        2.0, gt=0, description="Bound C on |teacher - student| per token, in nats."
+    )
     clip: Literal["paper", "mirrored"] = "paper"
     eps_low: float = Field(0.2, gt=0, lt=1)
     eps_high: float = Field(0.28, gt=0)
@@ -97,14 +122,24 @@ class LearnConfig(Section):
     kl_coef: float = Field(0.1, ge=0, description="Weight of the KL to the reference.")
     aggregation: Literal["seq_mean_token_mean", "token_mean"] = "seq_mean_token_mean"
     importance_cap: float = Field(2.0, gt=0, description="Cap on pi_old / pi_behaviour.")
-    max_staleness: int = Field(16, ge=0, description="Samples older than so many versions are dropped, by name.")
+    max_staleness: int = Field(
+        16, ge=0, description="Samples older than so many versions are dropped, by name."
+    )
 
 
 class GateConfig(Section):
-    kl_cap: float = Field(2.0, gt=0, description="Largest mean k3 to the reference, nats per token, on the batch.")
-    retention_prompts: int = Field(6, ge=0, description="Unrelated prompts whose base replies must stay likely.")
-    retention_drop: float = Field(0.5, gt=0, description="Largest drop of their mean log-prob per token, in nats.")
-    keep_versions: int = Field(20, gt=1, description="Optimiser states kept; older versions keep their adapter only.")
+    kl_cap: float = Field(
+        2.0, gt=0, description="Largest mean k3 to the reference, nats per token, on the batch."
+    )
+    retention_prompts: int = Field(
+        6, ge=0, description="Unrelated prompts whose base replies must stay likely."
+    )
+    retention_drop: float = Field(
+        0.5, gt=0, description="Largest drop of their mean log-prob per token, in nats."
+    )
+    keep_versions: int = Field(
+        20, gt=1, description="Optimiser states kept; older versions keep their adapter only."
+    )
 
 
 class Config(Section):
@@ -188,7 +223,9 @@ def load_config(file: Path | None = None, overrides: dict[str, Any] | None = Non
     try:
         config = Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(item["loc"], item["msg"], item["type"]) for item in error.errors())) from None
+        raise ConfigError(
+            "\n".join(_explain(item["loc"], item["msg"], item["type"]) for item in error.errors())
+        ) from None
     if config.preset in PRESETS:
         for key in ("learn.w_eval", "learn.w_dir"):
             sources.setdefault(key, f"preset {config.preset}")

@@ -17,7 +17,9 @@ class ConfigError(StereoError, ValueError):
 class RequestError(StereoError, ValueError):
     """A client's request cannot be served. `status` and `code` go into the dialect's error body."""
 
-    def __init__(self, message: str, *, status: int = 400, code: str = "invalid_request", param: str | None = None):
+    def __init__(
+        self, message: str, *, status: int = 400, code: str = "invalid_request", param: str | None = None
+    ):
         super().__init__(message)
         self.status = status
         self.code = code

@@ -21,7 +21,9 @@ class Sample:
         if not self.has_reward and not self.has_teacher:
             raise MisalignedError(f"Sample {self.turn.turn_id} carries no signal.")
         if self.teacher_log_probs is not None and len(self.teacher_log_probs) != len(self.turn.response_ids):
-            raise MisalignedError(f"Sample {self.turn.turn_id}: teacher scores and response differ in length.")
+            raise MisalignedError(
+                f"Sample {self.turn.turn_id}: teacher scores and response differ in length."
+            )
 
     @property
     def has_reward(self) -> bool:
