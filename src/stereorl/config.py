@@ -10,7 +10,7 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -21,6 +21,15 @@ class Section(BaseModel):
     """A group of settings; refuses unknown keys and cannot change after it is made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _none_is_a_word(cls, data: Any) -> Any:
+        """TOML has no null: the word "none" switches an optional setting off."""
+        if not isinstance(data, dict):
+            return data
+        optional = {name for name, f in cls.model_fields.items() if type(None) in get_args(f.annotation)}
+        return {key: None if value == "none" and key in optional else value for key, value in data.items()}
 
 
 class ModelConfig(Section):
@@ -37,7 +46,7 @@ class ModelConfig(Section):
 class EngineConfig(Section):
     threads: int | None = Field(None, gt=0, description="Torch threads for serving; None: all cores.")
     max_concurrent: int = Field(16, gt=0, description="Requests decoded in one batch.")
-    cache_tokens: int = Field(32768, ge=1024, description="Tokens held in the paged KV cache.")
+    cache_tokens: int = Field(16384, ge=1024, description="Tokens held in the paged KV cache.")
     prefill_tokens: int = Field(
         512, ge=64, description="Most tokens in one forward pass (prefill is cut into pieces)."
     )
@@ -113,7 +122,7 @@ class LearnConfig(Section):
     )
     baseline_decay: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean, per update.")
     gap_clip: float | None = Field(
-        2.0, gt=0, description="Bound C on |teacher - student| per token, in nats."
+        2.0, gt=0, description="Bound C on |teacher - student| per token, in nats; 'none': no bound."
     )
     clip: Literal["paper", "mirrored"] = "paper"
     eps_low: float = Field(0.2, gt=0, lt=1)

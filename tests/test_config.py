@@ -1,0 +1,50 @@
+"""One tree of settings: unknown keys are refused with advice, each value's source is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stereorl.config import Config, load_config
+from stereorl.errors import ConfigError
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text("[learn]\nlr = 1e-4\nbatch_size = 3\n")
+    known = load_config(file, {"learn.lr": 2e-4, "learn.seed": None})
+    assert (known.config.learn.lr, known.config.learn.batch_size) == (2e-4, 3)
+    assert known.sources == {"learn.lr": "command line", "learn.batch_size": str(file)}
+
+
+def test_an_unknown_key_names_its_neighbours() -> None:
+    with pytest.raises(ConfigError, match=r"learn\.batchsize.*learn\.batch_size"):
+        load_config(None, {"learn.batchsize": 3})
+
+
+def test_the_word_none_switches_an_optional_setting_off_and_no_other() -> None:
+    assert load_config(None, {"learn.gap_clip": "none"}).config.learn.gap_clip is None
+    assert load_config(None, {"preset": "none"}).config.preset == "none"
+    with pytest.raises(ConfigError, match=r"learn\.lr"):
+        load_config(None, {"learn.lr": "none"})
+
+
+def test_a_preset_sets_the_weights_unless_they_are_set() -> None:
+    learn = load_config(None, {"preset": "code"}).config.learn
+    assert (learn.w_eval, learn.w_dir) == (0.8, 1.5)
+    assert load_config(None, {"preset": "code", "learn.w_dir": 2.0}).config.learn.w_dir == 2.0
+
+
+def test_a_broken_file_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    with pytest.raises(ConfigError, match="No configuration file"):
+        load_config(file)
+    file.write_text("[learn\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(file)
+
+
+def test_settings_cannot_change() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().learn.lr = 1.0  # type: ignore[misc]
