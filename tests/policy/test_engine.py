@@ -182,14 +182,6 @@ def test_a_swap_between_two_tokens(tiny: Any, tiny_folder: Path, tmp_path: Path,
         assert largest_gap(tiny.model, PROMPT, back) <= 1e-4
 
     run(tiny, body)
-    assert (
-        largest_gap(
-            tiny.model,
-            PROMPT,
-            [Token(1, float(score(tiny.model, PROMPT, [1], temperature=1.0).log_probs[0]), 0)],
-        )
-        == 0
-    )
 
 
 def test_an_adapter_after_another_replaces_it(
@@ -399,3 +391,68 @@ def test_other_architectures_are_served_with_the_trainers_log_probs(
         assert max(abs(scores.log_probs - [t.log_prob for t in warm])) <= 1e-4
 
     run(other, body)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+def test_both_ways_through_the_model_serve_the_same(
+    tiny: Any,
+    tiny_folder: Path,
+    tmp_path: Path,
+    save_adapter: Save,
+    monkeypatch: pytest.MonkeyPatch,
+    lean: bool,
+) -> None:
+    """The library's forward, with our layers in it, is what models without a lean one get."""
+    from stereorl.policy import weights
+
+    monkeypatch.setattr(weights, "fits", lambda model: lean)
+    path, trainer = served(tmp_path, tiny_folder, save_adapter, 1)
+
+    async def body(engine: TorchEngine) -> None:
+        assert (engine._weights.lean is not None) == lean
+        assert largest_gap(tiny.model, PROMPT, await reply(engine)) <= 1e-4
+        await engine.use_version(1, path)
+        tokens = await reply(engine)
+        assert largest_gap(trainer, PROMPT, tokens) <= 1e-4
+        scores = await engine.score(PROMPT, tuple(t.token_id for t in tokens), temperature=1.0)
+        assert max(abs(scores.log_probs - [t.log_prob for t in tokens])) <= 1e-4
+
+    run(tiny, body)
+
+
+def test_a_lean_forward_that_disagrees_is_not_used(tiny: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from stereorl.policy.lean import Lean
+
+    monkeypatch.setattr(Lean, "agrees", lambda self, model: False)
+
+    async def body(engine: TorchEngine) -> None:
+        assert engine._weights.lean is None
+        assert largest_gap(tiny.model, PROMPT, await reply(engine)) <= 1e-4
+
+    run(tiny, body)
+
+
+def test_bfloat16_serves_when_asked_for(tiny_folder: Path) -> None:
+    half = load(ModelConfig(name=str(tiny_folder), dtype="bfloat16"))
+
+    async def body(engine: TorchEngine) -> None:
+        tokens = await reply(engine)
+        assert len(tokens) == 12
+        assert largest_gap(half.model, PROMPT, tokens) <= 0.3
+
+    run(half, body)
+
+
+def test_the_callers_model_is_left_alone(tiny: Any, tiny_folder: Path, tmp_path: Path) -> None:
+    trainer = adapters.attach(load(ModelConfig(name=str(tiny_folder))), kind="full")
+    with torch.no_grad():
+        next(trainer.parameters()).add_(1.0)
+    adapters.save(trainer, tmp_path / "v1")
+    before = {name: param.clone() for name, param in tiny.model.named_parameters()}
+
+    async def body(engine: TorchEngine) -> None:
+        await engine.use_version(1, tmp_path / "v1")
+
+    run(tiny, body)
+    assert all(torch.equal(param, before[name]) for name, param in tiny.model.named_parameters())
+    assert tiny.model.config._attn_implementation == "sdpa"

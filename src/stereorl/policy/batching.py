@@ -15,6 +15,7 @@ We keep its scheduler, paged cache, block sharing, cancellation, thread and paus
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.generation.continuous_batching.cache import (
@@ -209,6 +211,20 @@ class _Processor(ContinuousBatchProcessor):  # type: ignore[misc]
         return bool(super().prepare_next_batch())
 
 
+class _LazyZeros(TorchFunctionMode):
+    """The cache's memory comes from the system page by page as it is used, not all of it (1.5 GB) at the start."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if (
+            func is torch.zeros
+            and kwargs.get("dtype") is torch.uint8
+            and torch.device(kwargs["device"]).type == "cpu"
+        ):
+            return torch.frombuffer(mmap.mmap(-1, args[0]), dtype=torch.uint8)
+        return func(*args, **kwargs)
+
+
 class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
     """The library's manager with our parts. `model` and `lean` are used by its thread only, or inside `pause()`."""
 
@@ -270,7 +286,12 @@ class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
         if self.batch_processor is None:
             return 1.0
         cache = self.batch_processor.cache
-        held = {b for a in cache.cache_allocators.values() for table in a.block_table.values() for b in table}
+        held = {
+            b
+            for a in cache.cache_allocators.values()
+            for table in list(a.block_table.values())
+            for b in table
+        }
         return 1.0 - len(held) / max(1, int(cache.num_blocks))
 
     @property
@@ -301,7 +322,8 @@ class Batcher(ContinuousBatchingManager):  # type: ignore[misc]
             self.router.fail_all(error)
 
     def _create_batch_processor(self) -> ContinuousBatchProcessor:
-        processor = super()._create_batch_processor()
+        with _LazyZeros():
+            processor = super()._create_batch_processor()
         cache, runner = processor.cache, processor.model_runner
         # Their constructors are called deep inside the library, so the finished objects change class instead.
         cache.__class__, runner.__class__, processor.__class__ = _Cache, _Runner, _Processor

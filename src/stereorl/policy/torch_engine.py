@@ -32,10 +32,9 @@ from stereorl.policy.load import Loaded, load
 from stereorl.policy.render import Renderer
 from stereorl.policy.sampling import Draw
 from stereorl.policy.score import score
-from stereorl.policy.weights import Ready, Weights, breather
+from stereorl.policy.weights import Ready, Weights, breather, give_back_memory
 
 log = logging.getLogger(__name__)
-_SLICE_PAUSE_S = 0.004
 _T = TypeVar("_T")
 
 
@@ -60,7 +59,7 @@ class TorchEngine:
         self._model_lock = threading.Lock()  # held while scoring, and while references are swapped
         # Swaps run one after another, in one thread: each thread has a heap of its own, and what a swap frees
         # would not be used again by the next one elsewhere.
-        self._swapper = ThreadPoolExecutor(1, thread_name_prefix="stereorl-swap")
+        self._swapper = _quiet_worker("stereorl-swap")
         self._closed = False
         self.last_pause_s = 0.0
         self._batcher.start()
@@ -188,12 +187,14 @@ class TorchEngine:
         try:
             if self._closed:
                 raise EngineError("The engine is closed.")
-            ready = self._weights.prepare(path, breathe=breather(_SLICE_PAUSE_S, lambda: self.load == 0))
+            ready = self._weights.prepare(path, breathe=breather(lambda: self.load == 0))
             self._acquire(self._model_lock, "a score to finish")
             try:
                 self._install(ready, version)
             finally:
                 self._model_lock.release()
+            del ready
+            give_back_memory()
         except OSError as error:
             raise VersionError(f"Cannot read version {version} from {path}: {error}") from error
 
@@ -238,6 +239,18 @@ class _QueueSink:
             self.loop.call_soon_threadsafe(self.queue.put_nowait, item)
         except RuntimeError:
             log.debug("An event loop was closed before its request ended")
+
+
+def _quiet_worker(name: str) -> ThreadPoolExecutor:
+    """One thread whose torch operations use one core, so that they never hold up those of the others."""
+    threads = torch.get_num_threads()
+    worker = ThreadPoolExecutor(1, thread_name_prefix=name)
+    worker.submit(
+        torch.get_num_threads
+    ).result()  # a thread takes over the default at its first look, so look first
+    worker.submit(torch.set_num_threads, 1).result()
+    torch.set_num_threads(threads)  # the number that threads started from here on take over
+    return worker
 
 
 def _stop(batcher: Batcher) -> None:

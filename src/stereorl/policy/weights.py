@@ -7,6 +7,8 @@ does not touch stays what it was.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -181,11 +183,20 @@ def _joined(tensors: Sequence[Tensor | None]) -> Tensor:
     return present[0] if len(present) == 1 else torch.cat(present)
 
 
-def breather(pause_s: float, idle: Callable[[], bool]) -> Callable[[], None]:
-    """Sleeps between two slices of work while requests run, so that tokens keep flowing."""
+def breather(idle: Callable[[], bool], *, share: float = 0.2) -> Callable[[], None]:
+    """Called between two slices of work, sleeps so that they take `share` of the time while requests run."""
+    last = time.perf_counter()
 
     def breathe() -> None:
+        nonlocal last
         if not idle():
-            time.sleep(pause_s)
+            time.sleep(min(0.1, (time.perf_counter() - last) * (1 / share - 1)))
+        last = time.perf_counter()
 
     return breathe
+
+
+def give_back_memory() -> None:
+    """Return what a swap freed to the system; the C library would keep it (glibc only, else nothing happens)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
