@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -153,3 +154,21 @@ def test_what_is_installed_is_pinned() -> None:
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins), (
         "a pin carries a local suffix or a marker"
     )
+
+
+def test_the_readme_prints_what_the_records_say() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    records = sorted((ROOT / "docs" / "results").glob("demo-seed*/report.json"))
+    assert len(records) == 3
+    for file in records:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        before, after = record["before"], record["after"]
+        low, high = after["interval"]
+        row = (
+            f"| {record['settings']['seed']} | {before['pass_rate']:.2f} "
+            f"| {after['pass_rate']:.2f} [{low:.2f}, {high:.2f}] "
+            f"| {before['words']:.1f} → {after['words']:.1f} "
+            f"| {before['relevance']:.2f} → {after['relevance']:.2f} "
+            f"| {before['retention']:.2f} → {after['retention']:.2f} |"
+        )
+        assert row in readme, f"README lacks {row}"
