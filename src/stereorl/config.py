@@ -113,7 +113,7 @@ class LearnConfig(Section):
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
     epochs: int = Field(1, gt=0, description="Optimiser steps per batch.")
-    micro_tokens: int = Field(2048, gt=0, description="Most tokens in one forward pass of the learner.")
+    micro_tokens: int = Field(1024, gt=0, description="Most tokens in one forward pass of the learner.")
     # objective (DESIGN section 5)
     w_eval: float = Field(0.3, ge=0, description="Weight of the evaluative signal.")
     w_dir: float = Field(1.0, ge=0, description="Weight of the directive signal.")
