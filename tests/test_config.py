@@ -43,6 +43,15 @@ def test_a_broken_file_says_so(tmp_path: Path) -> None:
     file.write_text("[learn\n")
     with pytest.raises(ConfigError, match="not valid TOML"):
         load_config(file)
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_config(tmp_path)
+
+
+def test_values_of_the_wrong_kind_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="preset"):
+        load_config(None, {"preset": ["code"]})
+    with pytest.raises(ConfigError, match="home"):
+        load_config(None, {"home": "~nobody-of-this-name/x"}).config.home_path  # noqa: B018
 
 
 def test_settings_cannot_change() -> None:

@@ -169,7 +169,7 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("preset", "none") in PRESETS:
+        if isinstance(data, dict) and str(data.get("preset")) in PRESETS:
             w_eval, w_dir = PRESETS[data["preset"]]
             learn = data.get("learn", {})
             if isinstance(learn, dict):
@@ -178,7 +178,12 @@ class Config(Section):
 
     @property
     def home_path(self) -> Path:
-        return self.home.expanduser().absolute()
+        try:
+            return self.home.expanduser().absolute()
+        except RuntimeError as error:
+            raise ConfigError(
+                f"Setting 'home': '{self.home}' is in nobody's home folder; give a whole path."
+            ) from error
 
     @property
     def store_url(self) -> str:
@@ -219,6 +224,8 @@ def load_config(file: Path | None = None, overrides: dict[str, Any] | None = Non
             tree = tomllib.loads(path.expanduser().read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise ConfigError(f"No configuration file at {path}.") from error
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
         sources.update(dict.fromkeys(flatten(tree), str(path)))

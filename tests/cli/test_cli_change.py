@@ -38,6 +38,36 @@ def test_what_is_not_there_or_was_rejected_does_not_serve(cli, home: Path) -> No
     assert Versions(home / "versions").current() == 2
 
 
+@pytest.mark.parametrize("text", [b"", b"abc", b"\xff", b"9"])
+def test_a_broken_current_is_shown_and_mended(cli, home: Path, text: bytes) -> None:
+    (home / "versions" / "CURRENT").write_bytes(text)
+    assert cli("status", "--home", home, "--json").json["version"] is None
+    assert "what serves is not known" in cli("status", "--home", home).out
+    assert not any(row["serves"] for row in cli("versions", "--home", home, "--json").json)
+    assert "Version 1 serves. " in cli("rollback", 1, "--home", home).out
+    assert Versions(home / "versions").current() == 1
+
+
+def test_damaged_weights_are_not_set_to_serve(cli, home: Path) -> None:
+    cli("rollback", 0, "--home", home)
+    (home / "versions" / "v000001" / "adapter.bin").write_bytes(b"y")
+    for command in ("rollback", "promote"):
+        ran = cli(command, 1, "--home", home)
+        assert ran.status == 2
+        assert "adapter.bin has changed" in ran.err
+    assert Versions(home / "versions").current() == 0
+
+
+@pytest.mark.parametrize("command", [["chat"], ["rollback", "0"], ["import", "x"]])
+def test_a_home_that_is_a_file_is_one_message(cli, tmp_path: Path, command: list[str]) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    ran = cli(*command, "--home", file)
+    assert ran.status == 2
+    assert str(file) in ran.err
+    assert "Traceback" not in ran.err
+
+
 def test_export_and_import(cli, home: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "turns.jsonl", tmp_path / "other"
     assert "3 turns written" in cli("export", file, "--home", home).out

@@ -49,6 +49,17 @@ def test_status_tells_the_funnel(cli, home: Path) -> None:
     assert "learner    does not run" in out
 
 
+def test_a_terminal_without_the_characters_shows_others(home: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "stereorl", "status", "--home", home],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "score      ?  -1.00" in ran.stdout
+
+
 def test_status_as_json(cli, home: Path) -> None:
     facts = cli("status", "--home", home, "--json").json
     assert facts["funnel"]["trained"] == 1

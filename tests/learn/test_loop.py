@@ -307,6 +307,21 @@ def test_a_version_of_another_model_is_refused(home):
     other.parts.checkpoints._digest = "another"
     with pytest.raises(VersionError, match="--home"):
         other.follow()
+    with pytest.raises(VersionError, match="--home"):
+        other.check_base()
+
+
+def test_a_broken_version_waits_for_a_rollback(home):
+    home.talk(*FOUR)
+    home.drain(home.learner())
+    (home.versions.root / "CURRENT").write_text("nonsense")
+    learner = home.learner()
+    learner.check_base()
+    with pytest.raises(VersionError, match="not a number"):
+        learner.follow()
+    home.versions.set_current(1)
+    learner.follow()
+    assert learner.version == 1
 
 
 def test_run_survives_a_failing_store_and_stops_when_told(home, monkeypatch):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,6 +75,10 @@ async def test_content_types_that_a_web_page_can_send_unasked(setup: Setup, kind
     assert fine.status_code == 200
 
 
+def _call(arguments: str) -> dict[str, Any]:
+    return {"id": "1", "function": {"name": "f", "arguments": arguments}}
+
+
 BAD = [
     ({"messages": []}, "messages"),
     ({}, "messages"),
@@ -86,6 +93,14 @@ BAD = [
     (
         {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
         "messages[0].tool_calls[0].function",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [_call('{"a":' * 101 + "1" + "}" * 101)]}]},
+        "messages[0].tool_calls[0].function.arguments",
+    ),
+    (
+        {"messages": [{"role": "assistant", "tool_calls": [_call('["\\ud800", ' + "[" * 100_000)]}]},
+        "messages[0].tool_calls[0].function.arguments",
     ),
     ({"temperature": -0.1}, "temperature"),
     ({"temperature": 2.01}, "temperature"),
@@ -165,11 +180,22 @@ async def test_messages_say_what_to_do(setup: Setup) -> None:
             ]
         },
         {"stop": ""},
+        {"messages": [{"role": "assistant", "tool_calls": [_call('{"a": "' + "[{" * 500 + '"}')]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [_call("{}" * 500)]}]},
     ],
 )
 async def test_what_real_clients_send_is_taken(setup: Setup, change: dict[str, Any]) -> None:
     async with setup.client() as client:
-        assert (await say(client, [user("Hi")], **change)).status_code == 200
+        assert (await say(client, **{"messages": [user("Hi")], **change})).status_code == 200
+
+
+@pytest.mark.parametrize(("asked", "used"), [(0, 0), (1e-300, 0), (1e-5, 0), (0.01, 0.01)])
+async def test_a_temperature_too_small_to_divide_by_is_greedy(
+    setup: Setup, asked: float, used: float
+) -> None:
+    async with setup.client() as client:
+        assert (await say(client, [user("Hi")], temperature=asked)).status_code == 200
+    assert setup.engine.requests[0].sampling.temperature == used
 
 
 async def test_tools_are_rendered_and_recorded(setup: Setup) -> None:
@@ -196,6 +222,7 @@ async def test_a_prompt_over_the_context(setup: Setup) -> None:
         ({"X-Session-Id": "a b"}, "x-session-id"),
         ({"X-Session-Id": "x" * 129}, "x-session-id"),
         ({"X-Session-Id": "a~b"}, "x-session-id"),
+        ({"X-Session-Id": "~0123abcd"}, "x-session-id"),
         ({"X-Session-Id": "../../etc"}, "x-session-id"),
         ({"X-Turn-Type": "middle"}, "x-turn-type"),
         ({"X-Session-Done": "perhaps"}, "x-session-done"),
@@ -263,6 +290,30 @@ def test_ten_megabytes_over_a_real_connection(setup: Setup) -> None:
 
         refusal(client.post(PATH, content=endless(), headers=JSON), 413)
         assert client.get("/healthz").status_code == 200
+
+
+def test_a_client_that_goes_before_its_body_came(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="stereorl.serve")
+    with setup.server() as url:
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            head = (
+                "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            )
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            time.sleep(0.1)
+        deadline = time.monotonic() + 10
+        while "before its whole body" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert "before its whole body" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_log_line_cannot_be_forged(setup: Setup, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="stereorl.serve")
+    async with setup.client() as client:
+        refusal(await client.get("/v1/models/x%0a2030-01-01 ERROR forged"), 404)
+    assert [record.getMessage() for record in caplog.records if "\n" in record.getMessage()] == []
 
 
 async def test_a_large_body_within_the_limit(setup: Setup) -> None:

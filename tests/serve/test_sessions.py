@@ -201,7 +201,10 @@ async def test_rewritten_history_under_a_name_forks(setup: Setup) -> None:
         after = await say(client, [*rewritten, assistant(HELLO), user("again")], headers=name)
         back = await say(client, [user("hi"), assistant(HELLO), user("old way")], headers=name)
         metrics = await client.get("/metrics")
-    forked = fork.headers["x-session-id"]
+        forked = fork.headers["x-session-id"]
+        echoed = [*rewritten, assistant(HELLO), user("again"), assistant(HELLO), user("more")]
+        named = await say(client, echoed, headers={"X-Session-Id": forked})
+    assert named.headers["x-session-id"] == forked
     assert forked.startswith("alpha~")
     assert after.headers["x-session-id"] == forked
     assert said(await settled(setup, fork)) == [("reply", ["again"])]

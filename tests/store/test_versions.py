@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -109,14 +110,30 @@ def test_verify_names_what_changed(versions: Versions) -> None:
         versions.verify(1)
 
 
-@pytest.mark.parametrize("text", ["", "one", "-1", "9", "1 2"])
-def test_a_broken_current_raises(versions: Versions, text: str) -> None:
+@pytest.mark.parametrize("text", [b"", b"one", b"-1", b"9", b"1 2", b"9" * 5000, b"\xff\xfe\x00"])
+def test_a_broken_current_raises(versions: Versions, text: bytes) -> None:
     publish(versions, 1)
-    (versions.root / "CURRENT").write_text(text)
+    (versions.root / "CURRENT").write_bytes(text)
     with pytest.raises(VersionError):
         versions.current()
     versions.set_current(1)  # and can be set right
     assert versions.current() == 1
+
+
+def test_a_current_that_cannot_be_written_leaves_nothing_behind(
+    versions: Versions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(versions, 1)
+    versions.set_current(1)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(VersionError, match="CURRENT cannot be written: No space left"):
+        versions.set_current(0)
+    assert versions.current() == 1
+    assert [file.name for file in versions.root.iterdir() if file.name.startswith(".")] == []
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", '{"version": 1}', json.dumps({"nonsense": 1})])

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from stereorl.cli.options import ConfigFile, Home, Model, Set, effective
+from stereorl.config import Config
 
 Number = Annotated[int, typer.Argument(min=0, help="The version's number; 0 is the base.")]
 
@@ -20,13 +21,10 @@ def rollback(
     Example: `stereorl rollback 3`, or `stereorl rollback 0` for the base.
     """
     settings = effective(home, config, set_, model).config
-    from stereorl.cli.open import versions_of
-
-    found = versions_of(settings)
-    before = found.current()
-    found.set_current(number)
+    before = _let_serve(settings, number)
+    instead = "" if before is None else f" instead of {before}"
     typer.echo(
-        f"Version {number} serves instead of {before}. A running server swaps within {settings.serve.poll_s:g} s, "
+        f"Version {number} serves{instead}. A running server swaps within {settings.serve.poll_s:g} s, "
         f"without a pause; the learner continues from {number}."
     )
 
@@ -44,10 +42,20 @@ def promote(
     Example: `stereorl promote 7`
     """
     settings = effective(home, config, set_, model).config
-    from stereorl.cli.open import versions_of
-
-    versions_of(settings).set_current(number, force=force)
+    _let_serve(settings, number, force=force)
     typer.echo(f"Version {number} serves. A running server swaps within {settings.serve.poll_s:g} s.")
+
+
+def _let_serve(settings: Config, number: int, *, force: bool = False) -> int | None:
+    """What served before, if that can be told. VersionError, and nothing changes, when `number` is damaged."""
+    from stereorl.cli.open import current_of, versions_of
+
+    found = versions_of(settings)
+    before = current_of(found)
+    if number:
+        found.verify(number)
+    found.set_current(number, force=force)
+    return before
 
 
 def export(

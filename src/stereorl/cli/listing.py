@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from stereorl.cli.forget import full_id
+from stereorl.cli.open import current_of
 from stereorl.cli.write import when
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def state_of(detail: Any) -> str:
 
 def versions(versions: Versions) -> list[Row]:
     """`lost`: how many nats per token the base's own replies to unrelated prompts lost."""
-    current = versions.current()
+    current = current_of(versions)
     rows: list[Row] = [{"version": 0, "serves": current == 0, "status": "base", "made": None, "parent": None}]
     for manifest in versions.list():
         rows.append(

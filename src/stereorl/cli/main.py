@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -50,8 +51,13 @@ for panel, commands in PANELS.items():
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point. An error of ours is one message on stderr and status 2; Ctrl-C is status 130."""
+    """Entry point. An error of ours or of the file system is one message on stderr and status 2; Ctrl-C is
+    status 130.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before anything imports torch
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows "?"
     try:
         app(arguments)
     except StereoError as error:
@@ -62,3 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # `stereorl ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:  # a folder that is a file, cannot be written, or is full
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"stereorl: {place}{error.strerror or error}.", file=sys.stderr)
+        sys.exit(2)

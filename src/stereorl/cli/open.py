@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from stereorl.config import Config
-from stereorl.errors import NotFoundError
+from stereorl.errors import NotFoundError, VersionError
 
 if TYPE_CHECKING:
     from stereorl.store.store import Store
@@ -34,3 +35,12 @@ def versions_of(config: Config) -> Versions:
     from stereorl.store.versions import Versions
 
     return Versions(config.versions_path)
+
+
+def current_of(versions: Versions) -> int | None:
+    """The number that serves; None, and a warning, when that cannot be told."""
+    try:
+        return versions.current()
+    except VersionError as error:
+        logging.getLogger(__name__).warning("%s", error)
+        return None

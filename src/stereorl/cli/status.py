@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stereorl.cli.open import current_of
 from stereorl.cli.write import duration, sparkline
 from stereorl.config import Config
 from stereorl.study.supervise import process_alive, read_address
@@ -32,7 +33,7 @@ def gather(config: Config, store: Store, versions: Versions) -> Facts:
         "learner": learner_pid(config.home_path),
         "funnel": asdict(funnel),
         "score": scores,
-        "version": versions.current(),
+        "version": current_of(versions),
         "updates": {
             outcome: sum(step.outcome == outcome for step in steps)
             for outcome in ("published", "rejected", "abandoned")
@@ -82,9 +83,10 @@ def print_status(facts: Facts) -> None:
     line("server", f"serves at {facts['server']}" if facts["server"] else "does not run")
     line("learner", f"runs (process {facts['learner']})" if facts["learner"] else "does not run")
     updates = facts["updates"]
+    serves = "what serves is not known" if facts["version"] is None else f"{facts['version']} serves"
     line(
         "version",
-        f"{facts['version']} serves; {updates['published']} updates published, {updates['rejected']} rejected, "
+        f"{serves}; {updates['published']} updates published, {updates['rejected']} rejected, "
         f"{updates['abandoned']} abandoned",
     )
     for name, value in funnel_lines(facts["funnel"]):

@@ -58,12 +58,16 @@ class Checkpoints:
 
         VersionError when it is missing, broken, or was made from another base model.
         """
+        self.check_base(version)
         folder = self._versions.path(version)
-        if folder is not None:
+        load_checkpoint(self._trainer, folder or self._initial)
+
+    def check_base(self, version: int) -> None:
+        """VersionError when `version` is broken or was made from another base model."""
+        if version:
             manifest = self._versions.manifest(version)
             if manifest.base_digest != self._digest:
                 raise VersionError(
                     f"Version {version} was trained on '{manifest.base_model}', not on the model loaded now. "
                     "Start with that model, or give another --home."
                 )
-        load_checkpoint(self._trainer, folder or self._initial)

@@ -128,6 +128,16 @@ class Learner:
             self._version = current
             self._log.info("Learning from version %d.", current)
 
+    def check_base(self) -> None:
+        """VersionError when what serves was made from another model. A broken version passes: `run` waits for a
+        rollback, beside a server that goes on serving.
+        """
+        try:
+            current = self._versions.current()
+        except VersionError:
+            return
+        self.parts.checkpoints.check_base(current)
+
     def _train(self) -> bool:
         assert self._version is not None, "follow before training"
         parent = self._version
@@ -255,7 +265,7 @@ def run_learner(config: Config, *, stop: threading.Event | None = None) -> None:
         loaded = _load(config, threads)
         learner = Learner(config, store=store, versions=Versions(config.versions_path), loaded=loaded)
         log.info("Learning from %s in %s, %d threads.", loaded.name, home, threads)
-        learner.follow()  # a home of another model is refused here, where `run` would wait for it to be mended
+        learner.check_base()  # refused here, where `run` would wait for it to be mended
         learner.run(stop)
     log.info("The learner has stopped.")
 

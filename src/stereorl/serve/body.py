@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
 from stereorl.errors import RequestError
 from stereorl.serve.problems import invalid
@@ -45,11 +46,14 @@ async def _bytes(request: Request, max_bytes: int) -> bytes:
         raise _too_large(max_bytes)
     pieces: list[bytes] = []
     size = 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        pieces.append(piece)
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > max_bytes:
+                raise _too_large(max_bytes)
+            pieces.append(piece)
+    except ClientDisconnect:
+        raise RequestError("The client went before its whole body came.", code="incomplete_body") from None
     return b"".join(pieces)
 
 

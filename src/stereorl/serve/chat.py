@@ -19,6 +19,8 @@ from stereorl.serve.sessions import Marks, Place
 
 log = logging.getLogger("stereorl.serve")
 
+COLDEST = 0.01  # below, logits divided by it lose their digits; the reply is the greedy one anyway
+
 
 async def begin(service: Service, request: ChatRequest, marks: Marks, *, received: float) -> Exchange:
     """The exchange that will answer `request`. RequestError when it cannot be served."""
@@ -77,7 +79,7 @@ def _sampling(service: Service, request: ChatRequest, prompt: int) -> Sampling:
     asked = request.max_completion_tokens or request.max_tokens or defaults.default_max_tokens
     temperature = defaults.default_temperature if request.temperature is None else request.temperature
     return Sampling(
-        temperature=temperature,
+        temperature=temperature if temperature >= COLDEST else 0.0,
         top_p=1.0 if request.top_p is None else request.top_p,
         top_k=max(request.top_k or 0, 0),
         max_tokens=min(asked, room),

@@ -6,14 +6,27 @@ parsing of tool calls, `n` > 1, images, alternatives in `top_logprobs`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+import numpy as np
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from stereorl.data.message import Message, ToolCall
 
 I64 = 2**63
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)  # one that never ends takes all that follows
+_DEEPEST = 100
 
 
 def _whole(value: Any) -> Any:
@@ -54,9 +67,20 @@ Content = Annotated[
 ]
 
 
+def _shallow(text: str) -> str:
+    """Arguments are parsed again and again, by server and learner: what nests too deep for that never gets in."""
+    bare = np.frombuffer(_STRING.sub("", text).encode(), np.uint8)
+    steps = np.isin(bare, list(b"[{")).astype(np.int64) - np.isin(bare, list(b"]}"))
+    if steps.cumsum().max(initial=0) > _DEEPEST:
+        raise PydanticCustomError(
+            "too_deep", "Arguments should nest at most {depth} deep", {"depth": _DEEPEST}
+        )
+    return text
+
+
 class FunctionCall(Read):
     name: str
-    arguments: str
+    arguments: Annotated[str, AfterValidator(_shallow)]
 
 
 class ToolCallIn(Read):

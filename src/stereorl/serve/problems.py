@@ -63,7 +63,7 @@ def render(error: BaseException) -> JSONResponse:
     if status >= 500:
         log.error("Answered %d: %s", status, error, exc_info=error)
     else:
-        log.info("Refused with %d: %s", status, error)
+        log.info("Refused with %d: %r", status, str(error))  # quoted: it may hold the client's line breaks
     headers = {"Retry-After": "1"} if status == 429 else {"Connection": "close"} if status == 413 else None
     return JSONResponse(content, status_code=status, headers=headers)
 

@@ -22,7 +22,10 @@ from stereorl.serve.sessions import Marks
 _YES = {"true", "1"}
 SessionId = Annotated[
     str | None,
-    Header(pattern=r"^[A-Za-z0-9._:-]{1,128}$", description="Names the session; wins over recognition."),
+    Header(
+        pattern=r"^[A-Za-z0-9._:-]{1,128}(~[0-9a-f]{8})*$",
+        description="Names the session, or a fork as an answer named it; wins over recognition.",
+    ),
 ]
 TurnType = Annotated[
     str | None,

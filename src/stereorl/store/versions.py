@@ -19,6 +19,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,7 @@ from stereorl.errors import VersionError
 MANIFEST = "manifest.json"
 OPTIMIZER = "trainer.pt"
 _FOLDER = re.compile(r"v(\d{6,})")
+_DIGITS = 18  # of a number that can be one
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +64,11 @@ class Versions:
             text = file.read_text(encoding="utf-8").strip()
         except FileNotFoundError:
             return 0
-        if not text.isascii() or not text.isdigit():
+        except (OSError, UnicodeDecodeError) as error:
+            raise VersionError(
+                f"{file} cannot be read ({error}). Set it with `stereorl rollback N`."
+            ) from error
+        if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
             raise VersionError(
                 f"{file} holds '{text[:40]}', not a number. Set it with `stereorl rollback N`."
             )
@@ -72,21 +78,26 @@ class Versions:
         return number
 
     def set_current(self, n: int, *, force: bool = False) -> None:
-        """Let version `n` serve, atomically. VersionError when there is none, or (without `force`) it was
-        rejected.
+        """Let version `n` serve, atomically. VersionError when there is none, (without `force`) it was
+        rejected, or CURRENT cannot be written, which then stays as it was.
         """
         if n:
             manifest = self.manifest(n)
             if manifest.status != "published" and not force:
                 raise VersionError(f"Version {n} was rejected by the gate and is kept for inspection only.")
-        self.root.mkdir(parents=True, exist_ok=True)
         aside = self.root / f".CURRENT-{os.getpid()}"
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(f"{n}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, self.root / "CURRENT")
-        _sync_folder(self.root)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with open(aside, "w", encoding="utf-8") as file:
+                file.write(f"{n}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, self.root / "CURRENT")
+            _sync_folder(self.root)
+        except OSError as error:
+            with suppress(OSError):
+                aside.unlink()
+            raise VersionError(f"{self.root / 'CURRENT'} cannot be written: {error.strerror}.") from error
 
     # --- what there is ---
 
@@ -108,7 +119,7 @@ class Versions:
             raise VersionError(
                 f"There is no version {n} in {self.root}. `stereorl versions` lists them."
             ) from error
-        except (ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise VersionError(f"{file} is damaged ({error}). Roll back to another version.") from error
         if manifest.version != n:
             raise VersionError(f"{file} says it is version {manifest.version}. Do not rename versions.")
