@@ -31,6 +31,7 @@ from stereorl.data import Sample
 from stereorl.learn.batch import Batch, collate, micro_batches
 from stereorl.learn.metrics import Tokens, describe
 from stereorl.policy.adapters import reference
+from stereorl.policy.recompute import recomputing
 from stereorl.policy.score import response_log_probs
 
 
@@ -119,12 +120,14 @@ class Trainer:
 
     def log_probs(self, batch: Batch, rows: Sequence[int]) -> Tensor:
         """log pi of the response tokens of `rows` [b, t] under the weights in force, with gradient."""
-        logp_bt, _ = response_log_probs(
-            self.model,
-            [batch.prompts[row] for row in rows],
-            [batch.responses[row] for row in rows],
-            temperature=batch.temperature_B[list(rows)],
-        )
+        long = max(batch.lengths[row] for row in rows) > self.config.micro_tokens
+        with recomputing(self.model, on=long):
+            logp_bt, _ = response_log_probs(
+                self.model,
+                [batch.prompts[row] for row in rows],
+                [batch.responses[row] for row in rows],
+                temperature=batch.temperature_B[list(rows)],
+            )
         return logp_bt
 
     @torch.no_grad()
