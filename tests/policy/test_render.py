@@ -127,3 +127,10 @@ def test_a_hint_goes_to_the_last_user_message_or_else_the_last(roles: list[str],
     assert [m for i, m in enumerate(hinted) if i != changed] == [
         m for i, m in enumerate(messages) if i != changed
     ]
+
+
+@pytest.mark.parametrize("arguments", ["not json", "[" * 200_000])
+def test_arguments_that_do_not_parse_are_shown_as_they_are(plain: Renderer, arguments: str) -> None:
+    call = Message("assistant", "", tool_calls=(ToolCall("1", "add", arguments),))
+    text = plain._tokenizer.decode(plain.encode([Message("user", "hi"), call, Message("user", "go on")]))
+    assert arguments in text

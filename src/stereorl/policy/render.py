@@ -173,9 +173,10 @@ def with_hint(messages: Sequence[Message], hint: str, label: str) -> tuple[Messa
 
 
 def _parsed(arguments: str) -> Any:
+    """The arguments as the template shows them; text that is no JSON, or nested beyond reason, stays text."""
     try:
         return json.loads(arguments)
-    except ValueError:
+    except (ValueError, RecursionError):
         return arguments
 
 
