@@ -1,4 +1,4 @@
-"""Run the benchmarks, each in its own process, and write their ratios to bench/results.json.
+"""Run the benchmarks, each in its own process, and write their ratios to bench/results.json and, as a table, .md.
 
 python bench/run.py                 all of them
 python bench/run.py decode swap     only these
@@ -63,6 +63,11 @@ def write(results: dict[str, Any], out: Path) -> None:
     results["packages"] = {name: version(name) for name in ("torch", "transformers", "peft")}
     results["at"] = time.strftime("%Y-%m-%d")
     out.write_text(json.dumps(results, indent=1) + "\n")
+    lines = ["| what | ours | other | ratio | better |", "|---|---|---|---|---|"]
+    for row in results["rows"]:
+        ours, other = (f"{row[side]:.3g} {row['unit']}" for side in ("ours", "other"))
+        lines.append(f"| {row['name']} | {ours} | {other} | {row['ratio']:.2f} | {row['better']} |")
+    out.with_suffix(".md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
