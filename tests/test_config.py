@@ -24,16 +24,16 @@ def test_an_unknown_key_names_its_neighbours() -> None:
 
 
 def test_the_word_none_switches_an_optional_setting_off_and_no_other() -> None:
-    assert load_config(None, {"learn.gap_clip": "none"}).config.learn.gap_clip is None
+    assert load_config(None, {"objective.gap_clip": "none"}).config.objective.gap_clip is None
     assert load_config(None, {"preset": "none"}).config.preset == "none"
     with pytest.raises(ConfigError, match=r"learn\.lr"):
         load_config(None, {"learn.lr": "none"})
 
 
 def test_a_preset_sets_the_weights_unless_they_are_set() -> None:
-    learn = load_config(None, {"preset": "code"}).config.learn
-    assert (learn.w_eval, learn.w_dir) == (0.8, 1.5)
-    assert load_config(None, {"preset": "code", "learn.w_dir": 2.0}).config.learn.w_dir == 2.0
+    weights = load_config(None, {"preset": "code"}).config.weights
+    assert (weights.w_eval, weights.w_dir) == (0.8, 1.5)
+    assert load_config(None, {"preset": "code", "weights.w_dir": 2.0}).config.weights.w_dir == 2.0
 
 
 def test_a_broken_file_says_so(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "stereorl"
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "faults": set(),
-    "config": {"errors"},
+    "choices": {"errors"},
+    "config": {"choices", "errors"},
     "core": set(),
     "data": {"core", "errors"},
     "store": {"data", "errors", "faults"},
     "policy": {"data", "core", "errors", "config"},
     "signals": {"policy", "data", "core", "errors", "config"},
-    "learn": {"signals", "policy", "store", "data", "core", "errors", "config", "faults"},
+    "learn": {"signals", "policy", "store", "data", "core", "errors", "config", "choices", "faults"},
     "serve": {"policy", "store", "data", "errors", "config", "faults"},
     "study": {"serve", "learn", "signals", "policy", "store", "data", "core", "errors", "config"},
     "cli": {
@@ -40,7 +41,17 @@ ALLOWED: dict[str, set[str]] = {
 }
 HEAVY = {"torch", "transformers", "peft", "matplotlib", "accelerate", "pyarrow"}
 # the parts that must start fast or run without a model; all but the command line's entry are whole layers
-LIGHT = ("errors.py", "faults.py", "config.py", "data", "store", "cli", "__init__.py", "__main__.py")
+LIGHT = (
+    "errors.py",
+    "faults.py",
+    "choices.py",
+    "config.py",
+    "data",
+    "store",
+    "cli",
+    "__init__.py",
+    "__main__.py",
+)
 
 
 def modules() -> list[Path]:

@@ -12,9 +12,22 @@ import tomllib
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
+from stereorl.choices import COMBINERS, ESTIMATORS, FUSIONS, SCALES, SCHEDULES, Table, check_name
 from stereorl.errors import ConfigError
+
+
+def _names(text: str, table: Table) -> str:
+    return f"{text}: {', '.join(table)}, or package.module:Class."
 
 
 class Section(BaseModel):
@@ -79,16 +92,214 @@ class StoreConfig(Section):
     batch_ms: float = Field(2.0, ge=0, description="How long the writer gathers records into one commit.")
 
 
+class JudgeEndpointConfig(Section):
+    """An OpenAI-compatible chat endpoint that judges, writes hints, or both."""
+
+    url: str | None = Field(None, description="Base URL, such as http://127.0.0.1:8000/v1.")
+    model: str = Field("default", description="Model name sent with each request.")
+    api_key_env: str = Field("STEREORL_JUDGE_API_KEY", description="Environment variable that holds its key.")
+    timeout_s: float = Field(60, gt=0, description="Longest wait for one answer.")
+    temperature: float = Field(0.6, ge=0, le=2, description="Temperature of its votes.")
+    max_tokens: int = Field(512, gt=0, description="Longest answer.")
+
+
+class TeacherEndpointConfig(Section):
+    """An endpoint that returns the log-probs of given ids; its tokenizer must be the policy's."""
+
+    url: str | None = Field(None, description="Base URL, such as http://127.0.0.1:8000/v1.")
+    api: Literal["stereorl", "vllm"] = Field(
+        "stereorl",
+        description="What it speaks: /v1/score of another StereoRL server, or vLLM's prompt_logprobs "
+        "(at temperature 1 only: other turns get no teacher).",
+    )
+    model: str = Field("default", description="Model name sent with each request.")
+    api_key_env: str = Field(
+        "STEREORL_TEACHER_API_KEY", description="Environment variable that holds its key."
+    )
+    timeout_s: float = Field(60, gt=0, description="Longest wait for one score.")
+
+
+JudgeName = Literal["rules", "base", "endpoint"]
+
+
 class SignalsConfig(Section):
-    judge: Literal["rules"] = Field("rules", description="Who votes.")
+    judge: list[JudgeName] = Field(
+        ["rules"],
+        min_length=1,
+        description="Who votes, in order: each is asked where all before it abstained. 'rules' needs no model; "
+        "'base' is the policy's frozen base; 'endpoint' is signals.judge_endpoint.",
+    )
+    judge_votes: int = Field(
+        1, gt=0, le=15, description="Independent votes m of a model; the majority decides."
+    )
+    judge_margin: float = Field(
+        0.5, ge=0, description="The base judge abstains below so many nats between its two best verdicts."
+    )
+    judge_retries: int = Field(
+        4, ge=0, description="How often a judge that failed or abstained altogether is asked again."
+    )
+    judge_backoff_s: float = Field(
+        5.0, gt=0, description="Pause before it is asked again; doubles each time."
+    )
+    hinter: Literal["quote", "base", "endpoint"] = Field(
+        "quote",
+        description="Who words the hint: the user's own sentence, or a model (the quote is its fallback).",
+    )
+    hint_candidates: int = Field(
+        3, gt=0, le=8, description="Candidates kept at most when a model writes hints."
+    )
+    hint_choice: Literal["overlap", "shortest", "longest"] = Field(
+        "overlap",
+        description="Which candidate teaches: the one whose teacher agrees most with the policy's likeliest tokens, "
+        "or by length.",
+    )
     hint_trust: list[Literal["user", "tool"]] = Field(
-        ["user"], description="Roles whose words may become a hint."
+        ["user"],
+        description="Roles whose words may become a hint (a tool's error line only in a fixed form).",
     )
     hint_max_chars: int = Field(400, gt=0, description="Longest hint; longer text is cut at a sentence.")
     hint_label: str = Field(
         "[user's hint / instruction]", description="Label put before the hint in the user message."
     )
-    teacher: Literal["base", "live"] = Field("base", description="Whose log-probs, under the hint, teach.")
+    teacher: Literal["base", "live", "ema", "remote"] = Field(
+        "base", description="Whose log-probs, under the hint, teach. A live teacher degenerates in long runs."
+    )
+    ema_rate: float = Field(
+        0.05, gt=0, le=1, description="How far the ema teacher moves towards the policy with each update."
+    )
+    judge_endpoint: JudgeEndpointConfig = JudgeEndpointConfig()
+    teacher_endpoint: TeacherEndpointConfig = TeacherEndpointConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_judge_is_a_list(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("judge"), str):
+            return {**data, "judge": [part.strip() for part in data["judge"].split(",")]}
+        return data
+
+    @model_validator(mode="after")
+    def _endpoints_are_given(self) -> SignalsConfig:
+        if ("endpoint" in self.judge or self.hinter == "endpoint") and not self.judge_endpoint.url:
+            raise ValueError("set signals.judge_endpoint.url to the endpoint that judges or writes hints")
+        if self.teacher == "remote" and not self.teacher_endpoint.url:
+            raise ValueError("set signals.teacher_endpoint.url to the endpoint that teaches")
+        return self
+
+
+class WeightsConfig(Section):
+    """The weights of the two signals over time."""
+
+    w_eval: float = Field(
+        0.3, ge=0, description="Weight of the evaluative signal (where the schedule starts)."
+    )
+    w_dir: float = Field(1.0, ge=0, description="Weight of the directive signal (where the schedule starts).")
+    schedule: str = Field("constant", description=_names("How they move", SCHEDULES))
+    w_eval_end: float | None = Field(
+        None, ge=0, description="linear, cosine: w_eval at the end; none: as it starts."
+    )
+    w_dir_end: float = Field(0.05, ge=0, description="linear, cosine, complementary: w_dir at the end.")
+    steps: int = Field(40, gt=0, description="linear, cosine, complementary: updates from start to end.")
+    threshold: float = Field(
+        0.5,
+        ge=-1,
+        le=1,
+        description="performance: mean reward from which w_dir decays (below it, it recovers).",
+    )
+    decay: float = Field(0.9, gt=0, lt=1, description="performance: factor on w_dir per update.")
+    floor: float = Field(0.05, ge=0, description="performance: w_dir falls no lower.")
+    density_alpha: float = Field(
+        0.5, description="density: w_dir = start * (1 + alpha * mean share of hints)."
+    )
+    window: int = Field(10, gt=0, description="density, performance, balance: updates looked back on.")
+    balance_bound: float = Field(10.0, ge=1, description="balance: the weights' ratio moves at most so far.")
+
+    @field_validator("schedule")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return check_name(SCHEDULES, name)
+
+
+class ObjectiveConfig(Section):
+    """What is minimised (DESIGN section 5, docs/equations.md)."""
+
+    fusion: str = Field("advantage_sum", description=_names("How the signals become one objective", FUSIONS))
+    estimator: str = Field(
+        "auto", description=_names("How the directive signal is read; auto: the fusion's own", ESTIMATORS)
+    )
+    top_k: int = Field(20, gt=0, description="topk_clip, topk_tail: vocabulary entries per token.")
+    support: Literal["student", "teacher", "overlap"] = Field(
+        "student", description="topk_clip, topk_tail: whose likeliest entries."
+    )
+    divergence_alpha: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="topk_tail, full: 1 reverse KL, 0 forward KL, between them generalised JSD.",
+    )
+    gap_clip: float | None = Field(
+        2.0, gt=0, description="Bound C on |teacher - student| per token, in nats; 'none': no bound."
+    )
+    control_variate: bool = Field(
+        False,
+        description="sampled: subtract the gap's mean over the vocabulary (needs a teacher in process).",
+    )
+    token_threshold: float = Field(
+        0.1, ge=0, description="loss_sum: directive tokens with a smaller |gap| are left out."
+    )
+    entropy_beta: float = Field(
+        0.0,
+        ge=0,
+        description="route: weight exp(-beta * entropy of the teacher) on distilled tokens; 0: equal.",
+    )
+    clip: Literal["paper", "mirrored"] = Field(
+        "paper",
+        description="The same interval for both signs of the advantage, or mirrored for negative ones.",
+    )
+    eps_low: float = Field(0.2, gt=0, lt=1)
+    eps_high: float = Field(0.28, gt=0)
+    dual_clip: float | None = Field(
+        None,
+        gt=1,
+        description="Bound c on the ratio where the advantage is negative (usual: 3); 'none': off.",
+    )
+    baseline: Literal["running", "batch", "none"] = Field(
+        "running", description="What is subtracted from the reward."
+    )
+    baseline_decay: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean, per update.")
+    kl: Literal["k1", "k2", "k3"] = Field("k3", description="Estimator of the KL to the reference.")
+    kl_coef: float = Field(0.1, ge=0, description="Weight of the KL to the reference.")
+    anchor_coef: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the squared distance of the trained parameters from where they began.",
+    )
+    aggregation: Literal["seq_mean_token_mean", "token_mean"] = "seq_mean_token_mean"
+    importance_cap: float = Field(2.0, gt=0, description="Cap on pi_old / pi_behaviour.")
+    scale: str = Field("none", description=_names("What each signal is divided by before its weight", SCALES))
+    scale_window: int = Field(20, gt=1, description="scale 'loss': updates looked back on.")
+    term_gradients: bool = Field(
+        True,
+        description="Measure each term's gradient norm and the signals' cosine at every update (a backward "
+        "pass more per term).",
+    )
+    combine: str = Field("sum", description=_names("How the two signals' gradients become one", COMBINERS))
+
+    @field_validator("fusion", "estimator", "scale", "combine")
+    @classmethod
+    def _known(cls, name: str, info: ValidationInfo) -> str:
+        tables = {
+            "fusion": FUSIONS,
+            "estimator": {"auto": "", **ESTIMATORS},
+            "scale": SCALES,
+            "combine": COMBINERS,
+        }
+        return check_name(tables[str(info.field_name)], name)
+
+    @model_validator(mode="after")
+    def _terms_are_at_hand(self) -> ObjectiveConfig:
+        if self.combine != "sum" and not self.term_gradients:
+            raise ValueError(f"combine = {self.combine} needs term_gradients = true")
+        return self
 
 
 class LearnConfig(Section):
@@ -103,8 +314,20 @@ class LearnConfig(Section):
     idle_only_s: float | None = Field(
         None, gt=0, description="Train only when no request came for so long (laptops)."
     )
+    buffer_size: int = Field(
+        4096, gt=0, description="Samples that may wait; beyond, the oldest are dropped by name (buffer_full)."
+    )
+    replay: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of each batch drawn again from trained turns, importance-corrected.",
+    )
+    max_staleness: int = Field(
+        16, ge=0, description="Samples older than so many versions are dropped, by name."
+    )
+    tensorboard: bool = Field(False, description="Write the step statistics to home/tensorboard too.")
     seed: int = 0
-    # what trains
     adapter: Literal["lora", "full"] = Field("lora", description="LoRA by PEFT, or all weights.")
     lora_r: int = Field(16, gt=0)
     lora_alpha: float = Field(32, gt=0)
@@ -114,26 +337,6 @@ class LearnConfig(Section):
     grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
     epochs: int = Field(1, gt=0, description="Optimiser steps per batch.")
     micro_tokens: int = Field(1024, gt=0, description="Most tokens in one forward pass of the learner.")
-    # objective (DESIGN section 5)
-    w_eval: float = Field(0.3, ge=0, description="Weight of the evaluative signal.")
-    w_dir: float = Field(1.0, ge=0, description="Weight of the directive signal.")
-    baseline: Literal["running", "batch", "none"] = Field(
-        "running", description="What is subtracted from the reward."
-    )
-    baseline_decay: float = Field(0.9, ge=0, lt=1, description="Decay of the running mean, per update.")
-    gap_clip: float | None = Field(
-        2.0, gt=0, description="Bound C on |teacher - student| per token, in nats; 'none': no bound."
-    )
-    clip: Literal["paper", "mirrored"] = "paper"
-    eps_low: float = Field(0.2, gt=0, lt=1)
-    eps_high: float = Field(0.28, gt=0)
-    kl: Literal["k1", "k2", "k3"] = "k3"
-    kl_coef: float = Field(0.1, ge=0, description="Weight of the KL to the reference.")
-    aggregation: Literal["seq_mean_token_mean", "token_mean"] = "seq_mean_token_mean"
-    importance_cap: float = Field(2.0, gt=0, description="Cap on pi_old / pi_behaviour.")
-    max_staleness: int = Field(
-        16, ge=0, description="Samples older than so many versions are dropped, by name."
-    )
 
 
 class GateConfig(Section):
@@ -163,6 +366,8 @@ class Config(Section):
     serve: ServeConfig = ServeConfig()
     store: StoreConfig = StoreConfig()
     signals: SignalsConfig = SignalsConfig()
+    weights: WeightsConfig = WeightsConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     learn: LearnConfig = LearnConfig()
     gate: GateConfig = GateConfig()
 
@@ -171,9 +376,9 @@ class Config(Section):
     def _apply_preset(cls, data: Any) -> Any:
         if isinstance(data, dict) and str(data.get("preset")) in PRESETS:
             w_eval, w_dir = PRESETS[data["preset"]]
-            learn = data.get("learn", {})
-            if isinstance(learn, dict):
-                data = {**data, "learn": {"w_eval": w_eval, "w_dir": w_dir, **learn}}
+            weights = data.get("weights", {})
+            if isinstance(weights, dict):
+                data = {**data, "weights": {"w_eval": w_eval, "w_dir": w_dir, **weights}}
         return data
 
     @property
@@ -243,7 +448,7 @@ def load_config(file: Path | None = None, overrides: dict[str, Any] | None = Non
             "\n".join(_explain(item["loc"], item["msg"], item["type"]) for item in error.errors())
         ) from None
     if config.preset in PRESETS:
-        for key in ("learn.w_eval", "learn.w_dir"):
+        for key in ("weights.w_eval", "weights.w_dir"):
             sources.setdefault(key, f"preset {config.preset}")
     return Effective(config=config, sources=sources)
 

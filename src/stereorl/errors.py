@@ -45,6 +45,14 @@ class EngineTimeout(EngineError, TimeoutError):
     """A wait on the engine ran out; the message says what was waited for."""
 
 
+class JudgeError(StereoError, RuntimeError):
+    """A judge or hint writer could not be reached, or all its votes abstained; it may be asked again later."""
+
+
+class TeacherError(StereoError, RuntimeError):
+    """A remote teacher could not be reached or answered nonsense; it may be asked again later."""
+
+
 class StoreError(StereoError, OSError):
     """The store could not be opened, read or written (a full disk, a foreign schema)."""
 

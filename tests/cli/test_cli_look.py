@@ -131,7 +131,7 @@ def test_advantages_by_hand(home: Path) -> None:
     """reward -1, gaps -0.2, 0.1, -2 clipped to -1, 0.5: w_eval * r + w_dir * gap."""
     with Store.open(f"sqlite:///{home / 'stereorl.db'}") as store:
         trained, plain = store.detail("t1aa"), store.detail("u1cc")
-    weights = {"learn.w_eval": 1.0, "learn.w_dir": 0.5, "learn.gap_clip": 1.0}
+    weights = {"weights.w_eval": 1.0, "weights.w_dir": 0.5, "objective.gap_clip": 1.0}
     found = advantages(load_config(None, weights).config, trained)
     assert [token["gap"] for token in found] == pytest.approx([-0.2, 0.1, -2.0, 0.5], abs=1e-6)
     assert [token["advantage"] for token in found] == pytest.approx([-1.1, -0.95, -1.5, -0.75], abs=1e-6)
@@ -140,7 +140,7 @@ def test_advantages_by_hand(home: Path) -> None:
 
 @pytest.mark.model
 def test_show_tells_everything_about_a_turn(cli, home: Path) -> None:
-    out = cli("show", "t1", "--home", home, "--set", "learn.w_eval=1", "--set", "learn.w_dir=1").out
+    out = cli("show", "t1", "--home", home, "--set", "weights.w_eval=1", "--set", "weights.w_dir=1").out
     assert "trained into version 1" in out
     assert "-1.20" in out  # the first token's advantage: without colour there is a table
     assert "vote     user words: -1 (correction)" in out

@@ -76,7 +76,7 @@ def configuration() -> str:
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
             lines += _section(f"`[{name}]`", f"{name}.", kind)
-    lines += ["## Presets", "", "| preset | `learn.w_eval` | `learn.w_dir` |", "|---|---|---|"]
+    lines += ["## Presets", "", "| preset | `weights.w_eval` | `weights.w_dir` |", "|---|---|---|"]
     lines += [f"| `{name}` | {w_eval:g} | {w_dir:g} |" for name, (w_eval, w_dir) in PRESETS.items()]
     return "\n".join(lines) + "\n"
 

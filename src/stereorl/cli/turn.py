@@ -53,15 +53,15 @@ def tokens(config: Config, detail: TurnDetail) -> list[Token]:
 
 def advantages(config: Config, detail: TurnDetail) -> list[Token]:
     """Per token `gap` and `advantage`; both None where the turn has no such signal."""
-    learn, turn = config.learn, detail.turn
+    weights, clip, turn = config.weights, config.objective.gap_clip, detail.turn
     reward = detail.verdict.reward if detail.verdict else None
     teacher = detail.teacher_scores[0].log_probs if detail.teacher_scores else None
     found: list[Token] = []
     for index in range(len(turn.response_ids)):
         gap = None if teacher is None else float(teacher[index] - turn.log_probs[index])
-        bound = learn.gap_clip if learn.gap_clip is not None else float("inf")
-        parts = [] if reward is None else [learn.w_eval * reward]
-        parts += [] if gap is None else [learn.w_dir * min(max(gap, -bound), bound)]
+        bound = clip if clip is not None else float("inf")
+        parts = [] if reward is None else [weights.w_eval * reward]
+        parts += [] if gap is None else [weights.w_dir * min(max(gap, -bound), bound)]
         found.append({"gap": gap, "advantage": sum(parts) if parts else None})
     return found
 

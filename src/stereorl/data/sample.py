@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stereorl.data.turn import FloatArray, Turn
+from stereorl.data.turn import FloatArray, IntArray, Turn
 from stereorl.errors import MisalignedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """`reward` None: no evaluative signal. `teacher_log_probs` None: no directive signal; else float32 [R]."""
+    """`reward` None: no evaluative signal. `teacher_log_probs` None: no directive signal; else float32 [R].
+
+    `teacher_top_ids`, `teacher_top_log_probs` [R, K]: the teacher's likeliest ids, where they were recorded.
+    `replayed`: it was trained before and is drawn again.
+    """
 
     turn: Turn
     reward: float | None = None
     hint: str | None = None
     teacher_log_probs: FloatArray | None = None
+    teacher_top_ids: IntArray | None = None
+    teacher_top_log_probs: FloatArray | None = None
+    replayed: bool = False
 
     def __post_init__(self) -> None:
         if not self.has_reward and not self.has_teacher:

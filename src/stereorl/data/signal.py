@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stereorl.data.message import Message
-from stereorl.data.turn import FloatArray
+from stereorl.data.turn import FloatArray, IntArray
 
 Reward = Literal[-1, 0, 1]
 
@@ -41,23 +41,31 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """How the reply should have been different. Only an accepted hint teaches; `reason` says why (not)."""
+    """How the reply should have been different. Only an accepted hint teaches; `reason` says why (not).
+
+    `source` "model": a model worded it, from what a trusted role said; the others quote.
+    """
 
     text: str
-    source: Literal["user", "tool", "feedback"]
+    source: Literal["user", "tool", "feedback", "model"]
     accepted: bool
     reason: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TeacherScore:
-    """log pi_teacher(response_ids[t] | prompt + hint, response[:t]) at the turn's temperature; float32 [R]."""
+    """log pi_teacher(response_ids[t] | prompt + hint, response[:t]) at the turn's temperature; float32 [R].
+
+    `top_ids` int32 [R, K] and `top_log_probs` float32 [R, K], where recorded: the teacher's K likeliest ids, best first.
+    """
 
     turn_id: str
     hint: str
     teacher: str
     temperature: float
     log_probs: FloatArray
+    top_ids: IntArray | None = None
+    top_log_probs: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

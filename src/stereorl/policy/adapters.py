@@ -82,6 +82,43 @@ def _point(model: Any, tensors: dict[str, Tensor]) -> None:
         param.data = tensors[name]
 
 
+class Average:
+    """A moving average of the trained parameters: mean <- (1 - rate) * mean + rate * parameter, at each `follow`."""
+
+    def __init__(self, model: Any, rate: float):
+        self._model = model
+        self._rate = rate
+        self._mean = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+    def follow(self) -> None:
+        with torch.no_grad():
+            for name, param in self._model.named_parameters():
+                if name in self._mean:
+                    self._mean[name].lerp_(param, self._rate)
+
+    @contextlib.contextmanager
+    def weights(self) -> Iterator[Any]:
+        """Within it the model is the average. No gradient may be taken across its edges."""
+        trained = {n: p for n, p in self._model.named_parameters() if n in self._mean}
+        live = {name: param.data for name, param in trained.items()}
+        for name, param in trained.items():
+            param.data = self._mean[name]
+        try:
+            yield self._model
+        finally:
+            for name, param in trained.items():
+                param.data = live[name]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return dict(self._mean)
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Take up a saved average; without one (another kind of teacher made it) begin anew at the policy."""
+        for name, param in self._model.named_parameters():
+            if name in self._mean:
+                self._mean[name] = state.get(name, param).detach().clone().to(param.device)
+
+
 def is_lora(model: Any) -> bool:
     return hasattr(model, "peft_config")
 

@@ -10,7 +10,7 @@ positions only, a chunk at a time. Two ways through, equal in value:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,7 +47,7 @@ class Head:
     ) -> Tensor:
         """`log softmax(logits / T)[id]`, float32 [N]; gradients flow to `hidden_NH` and to a trained head."""
         wants_grad = torch.is_grad_enabled() and (hidden_NH.requires_grad or self._trained)
-        if wants_grad and not self._trained and self.softcap is None and self.linear.bias is None:
+        if wants_grad and self._plain:
             factor_N = self.scale / temperature_N
             apply: Callable[..., Tensor] = _FrozenHead.apply
             return apply(hidden_NH, self.linear.weight, ids_N, factor_N, chunk)
@@ -58,6 +58,72 @@ class Head:
             for part in _chunks(chunk, hidden_NH, ids_N, temperature_N)
         ]
         return torch.cat(parts) if parts else hidden_NH.new_zeros(0, dtype=torch.float32)
+
+    def log_probs_at(
+        self, hidden_NH: Tensor, ids_NK: Tensor, temperature_N: Tensor, *, chunk: int = CHUNK
+    ) -> Tensor:
+        """`log softmax(logits / T)` at K ids of each position, float32 [N, K]; gradients as `log_probs`."""
+        wants_grad = torch.is_grad_enabled() and (hidden_NH.requires_grad or self._trained)
+        if wants_grad and self._plain:
+            apply: Callable[..., Tensor] = _FrozenHeadAt.apply
+            return apply(hidden_NH, self.linear.weight, ids_NK, self.scale / temperature_N, chunk)
+        parts = [
+            checkpoint(self._chunk_at, *part, use_reentrant=False, preserve_rng_state=False)
+            if wants_grad
+            else self._chunk_at(*part)
+            for part in _chunks(chunk, hidden_NH, ids_NK, temperature_N)
+        ]
+        return torch.cat(parts) if parts else hidden_NH.new_zeros(ids_NK.shape, dtype=torch.float32)
+
+    def map(
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        hidden_NH: Tensor,
+        temperature_N: Tensor,
+        other: Head,
+        other_NH: Tensor,
+        *,
+        chunk: int = CHUNK,
+    ) -> Tensor:
+        """`function(log softmax(own logits / T), log softmax(other's logits / T)) -> [n]`, a chunk at a time: [N].
+
+        The value of a token must depend on its own row alone. Gradients flow to `hidden_NH` (and a trained head); of
+        a frozen head they are worked out in forward, while the chunk's logits are at hand.
+        """
+        if torch.is_grad_enabled() and hidden_NH.requires_grad and self._plain:
+            apply: Callable[..., Tensor] = _FrozenHeadMap.apply
+            return apply(hidden_NH, self, function, temperature_N, other, other_NH, chunk)
+
+        def part(own_nH: Tensor, t_n: Tensor, other_nH: Tensor) -> Tensor:
+            with torch.no_grad():
+                other_nV = (other.logits(other_nH) / t_n[:, None]).log_softmax(1)
+            return function((self.logits(own_nH) / t_n[:, None]).log_softmax(1), other_nV)
+
+        wants_grad = torch.is_grad_enabled() and (hidden_NH.requires_grad or self._trained)
+        parts = [
+            checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False)
+            if wants_grad
+            else part(*piece)
+            for piece in _chunks(chunk, hidden_NH, temperature_N, other_NH)
+        ]
+        return torch.cat(parts) if parts else hidden_NH.new_zeros(0, dtype=torch.float32)
+
+    def chunks(
+        self, hidden_NH: Tensor, temperature_N: Tensor, *, chunk: int = CHUNK
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """(logits [n, V], temperatures [n]) of a chunk of positions after the other."""
+        for hidden_nH, t_n in _chunks(chunk, hidden_NH, temperature_N):
+            yield self.logits(hidden_nH), t_n
+
+    def frozen(self) -> Head:
+        """A head that keeps the present weights, whatever the model's become; itself when it does not train."""
+        if not self._trained:
+            return self
+        return replace(self, linear=_Frozen(self.linear.weight.data, self.linear.bias))
+
+    @property
+    def _plain(self) -> bool:
+        return not self._trained and self.softcap is None and self.linear.bias is None
 
     @property
     def device(self) -> torch.device:
@@ -71,9 +137,29 @@ class Head:
     def _chunk(self, hidden_NH: Tensor, ids_N: Tensor, temperature_N: Tensor) -> Tensor:
         return token_log_probs(self.logits(hidden_NH) / temperature_N[:, None], ids_N)
 
+    def _chunk_at(self, hidden_NH: Tensor, ids_NK: Tensor, temperature_N: Tensor) -> Tensor:
+        return token_log_probs(self.logits(hidden_NH) / temperature_N[:, None], ids_NK)
+
+
+class _Frozen:
+    """A linear layer's values without the layer: `weight` is the tensor the layer had, not the one it will have."""
+
+    def __init__(self, weight_VH: Tensor, bias: Tensor | None):
+        self.weight, self.bias = weight_VH, None if bias is None else bias.data
+
+    def __call__(self, hidden_NH: Tensor) -> Tensor:
+        return functional.linear(hidden_NH, self.weight, self.bias)
+
+    def parameters(self) -> tuple[Tensor, ...]:
+        return ()
+
 
 def token_log_probs(logits_NV: Tensor, ids_N: Tensor) -> Tensor:
-    """`logits[id] - logsumexp(logits)`, [N]; never -inf by underflow, as log(softmax) would be."""
+    """`logits[id] - logsumexp(logits)`, of one id [N] or of K [N, K] at each position; never -inf by underflow, as
+    log(softmax) would be.
+    """
+    if ids_N.dim() == 2:
+        return logits_NV.gather(1, ids_N) - logits_NV.logsumexp(1, keepdim=True)
     return logits_NV.gather(1, ids_N[:, None]).squeeze(1) - logits_NV.logsumexp(1)
 
 
@@ -100,6 +186,80 @@ class _FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, grad_N: Tensor) -> tuple[Tensor | None, None, None, None, None]:
         (slope_NH,) = ctx.saved_tensors
         return (slope_NH.float() * grad_N[:, None]).to(slope_NH.dtype), None, None, None, None
+
+
+class _FrozenHeadAt(torch.autograd.Function):
+    """d logp[k] / d hidden = (W[id_k] - p W) * scale / T; p W is kept, the rows of W are taken again in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, ids_NK: Tensor, factor_N: Tensor, chunk: int
+    ) -> Tensor:
+        logp_NK = hidden_NH.new_empty(ids_NK.shape, dtype=torch.float32)
+        mean_NH = torch.empty_like(hidden_NH)
+        for at in range(0, len(ids_NK), chunk):
+            part = slice(at, at + chunk)
+            logits = functional.linear(hidden_NH[part], weight_VH).float().mul_(factor_N[part, None])
+            lse = logits.logsumexp(1, keepdim=True)
+            logp_NK[part] = logits.gather(1, ids_NK[part]) - lse
+            mean_NH[part] = logits.sub_(lse).exp_().to(weight_VH.dtype) @ weight_VH
+        ctx.save_for_backward(mean_NH, weight_VH, ids_NK, factor_N)
+        ctx.chunk = chunk
+        return logp_NK
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_NK: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        mean_NH, weight_VH, ids_NK, factor_N = ctx.saved_tensors
+        out_NH = torch.empty_like(mean_NH)
+        for at in range(0, len(ids_NK), ctx.chunk):
+            part = slice(at, at + ctx.chunk)
+            grad_nK = grad_NK[part]
+            own_nH = torch.einsum("nk,nkh->nh", grad_nK, weight_VH[ids_NK[part]].float())
+            total_n1 = grad_nK.sum(1, keepdim=True)
+            out_NH[part] = ((own_nH - total_n1 * mean_NH[part].float()) * factor_N[part, None]).to(
+                out_NH.dtype
+            )
+        return out_NH, None, None, None, None
+
+
+class _FrozenHeadMap(torch.autograd.Function):
+    """The gradient of each token's value with respect to its hidden state is worked out in forward: dv/dz W * scale / T."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_NH: Tensor,
+        head: Head,
+        function: Callable[[Tensor, Tensor], Tensor],
+        temperature_N: Tensor,
+        other: Head,
+        other_NH: Tensor,
+        chunk: int,
+    ) -> Tensor:
+        weight_VH = head.linear.weight
+        value_N = hidden_NH.new_empty(len(hidden_NH), dtype=torch.float32)
+        slope_NH = torch.empty_like(hidden_NH)
+        for at in range(0, len(hidden_NH), chunk):
+            part = slice(at, at + chunk)
+            t_n1 = temperature_N[part, None]
+            other_nV = other.logits(other_NH[part]).div(t_n1).log_softmax(1)
+            logits_nV = functional.linear(hidden_NH[part], weight_VH).float().mul_(head.scale / t_n1)
+            with torch.enable_grad():
+                logits_nV.requires_grad_()
+                value_n = function(logits_nV.log_softmax(1), other_nV)
+                (slope_nV,) = torch.autograd.grad(value_n.sum(), logits_nV)
+            value_N[part] = value_n.detach()
+            slope_NH[part] = (slope_nV.to(weight_VH.dtype) @ weight_VH).mul_(head.scale / t_n1)
+        ctx.save_for_backward(slope_NH)
+        return value_N
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_N: Tensor) -> tuple[Tensor | None, None, None, None, None, None, None]:
+        (slope_NH,) = ctx.saved_tensors
+        own_NH = (slope_NH.float() * grad_N[:, None]).to(slope_NH.dtype)
+        return own_NH, None, None, None, None, None, None
 
 
 def _chunks(chunk: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

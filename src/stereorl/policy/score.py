@@ -7,7 +7,8 @@ result does not depend on the rows beside it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,95 @@ from stereorl.policy.head import CHUNK, Head, head_of
 Ids = Sequence[int] | np.ndarray[Any, Any]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Positions:
+    """Where a model predicts the tokens of given responses: one forward pass, read in several ways.
+
+    N counts the response tokens of all rows in order, B rows, R the longest response. `mask_BR` (bool) says where the N
+    values belong. All log-probs are float32, at each row's temperature, over the untruncated vocabulary; gradients flow
+    to the hidden states and to a trained head.
+    """
+
+    head: Head
+    hidden_NH: Tensor
+    ids_N: Tensor
+    temperature_N: Tensor
+    mask_BR: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        prompts: Sequence[Ids],
+        responses: Sequence[Ids],
+        *,
+        temperature: float | Sequence[float] | Tensor,
+    ) -> Positions:
+        """One forward pass. Raises ValueError on an empty prompt, on rows that do not pair up, or on a temperature that
+        is not above 0.
+        """
+        head = head_of(model)
+        hidden_NH, ids_N, mask_BR = _response_hidden(head, prompts, responses)
+        temperature_B = _temperatures(temperature, len(prompts), hidden_NH.device)
+        temperature_N = temperature_B[:, None].expand(mask_BR.shape)[mask_BR]
+        return cls(head, hidden_NH, ids_N, temperature_N, mask_BR)
+
+    def frozen(self) -> Positions:
+        """The same, with the head as it is at this moment: for weights that are only borrowed."""
+        return replace(self, head=self.head.frozen(), hidden_NH=self.hidden_NH.detach())
+
+    def log_probs(self, *, chunk: int = CHUNK) -> Tensor:
+        """log pi of the response ids [B, R], 0 where masked."""
+        return self.by_row(self.head.log_probs(self.hidden_NH, self.ids_N, self.temperature_N, chunk=chunk))
+
+    def log_probs_at(self, ids_NK: Tensor) -> Tensor:
+        """log pi of K given ids at each position [N, K]."""
+        return self.head.log_probs_at(self.hidden_NH, ids_NK, self.temperature_N)
+
+    @torch.no_grad()
+    def top(self, k: int) -> tuple[Tensor, Tensor]:
+        """The K likeliest ids at each position, best first, and their log-probs: [N, K] each (K <= V)."""
+        parts = [
+            (logits_nV / t_n[:, None]).log_softmax(1).topk(min(k, logits_nV.shape[1]), dim=1)
+            for logits_nV, t_n in self.head.chunks(self.hidden_NH, self.temperature_N)
+        ]
+        if not parts:
+            empty = self.hidden_NH.new_zeros(0, k)
+            return empty.long(), empty.float()
+        return torch.cat([p.indices for p in parts]), torch.cat([p.values for p in parts])
+
+    def map(self, function: Callable[[Tensor, Tensor], Tensor], other: Positions) -> Tensor:
+        """`function(logp_nV, other's logp_nV) -> [n]`, any value of each token's own two distributions: [N].
+
+        A chunk of tokens at a time, so that [N, V] is never held; gradients flow to this side only.
+        """
+        return self.head.map(function, self.hidden_NH, self.temperature_N, other.head, other.hidden_NH)
+
+    def by_row(self, value_N: Tensor, fill: float = 0.0) -> Tensor:
+        """[N] -> [B, R], or [N, K] -> [B, R, K], with `fill` where masked."""
+        mask = self.mask_BR if value_N.dim() == 1 else self.mask_BR[:, :, None]
+        shape = (*self.mask_BR.shape, *value_N.shape[1:])
+        out = torch.full(shape, fill, device=value_N.device, dtype=value_N.dtype)
+        return out.masked_scatter(mask, value_N)
+
+    @torch.no_grad()
+    def scores(self, top_k: int = 0) -> list[Scores]:
+        """Per row its log-probs and, for `top_k` > 0, its K likeliest ids, as arrays."""
+        lengths = self.mask_BR.sum(1).tolist()
+        rows = [
+            (_numpy(v), None, None)
+            for v in self.head.log_probs(self.hidden_NH, self.ids_N, self.temperature_N).split(lengths)
+        ]
+        if top_k <= 0:
+            return [Scores(*row) for row in rows]
+        ids_NK, logp_NK = self.top(top_k)
+        tops = zip(ids_NK.split(lengths), logp_NK.split(lengths), strict=True)
+        return [
+            Scores(own, ids.cpu().numpy().astype(np.int32), _numpy(logp))
+            for (own, _, _), (ids, logp) in zip(rows, tops, strict=True)
+        ]
+
+
 def response_log_probs(
     model: Any,
     prompts: Sequence[Ids],
@@ -30,34 +120,17 @@ def response_log_probs(
 ) -> tuple[Tensor, Tensor]:
     """log pi(response[t] | prompt, response[:t]) at each row's temperature, with gradient.
 
-    Returns `logp_BR` float32 (0 where masked) and `mask_BR` bool. Raises ValueError on an empty prompt, on
-    rows that do not pair up, or on a temperature that is not above 0.
+    Returns `logp_BR` float32 (0 where masked) and `mask_BR` bool. Raises as `Positions.of`.
     """
-    head = head_of(model)
-    hidden_NH, ids_N, mask_BR = _response_hidden(head, prompts, responses)
-    temperature_B = _temperatures(temperature, len(prompts), hidden_NH.device)
-    temperature_N = temperature_B[:, None].expand(mask_BR.shape)[mask_BR]
-    logp_N = head.log_probs(hidden_NH, ids_N, temperature_N, chunk=chunk)
-    logp_BR = torch.zeros(mask_BR.shape, device=logp_N.device).masked_scatter(mask_BR, logp_N)
-    return logp_BR, mask_BR
+    positions = Positions.of(model, prompts, responses, temperature=temperature)
+    return positions.log_probs(chunk=chunk), positions.mask_BR
 
 
-@torch.no_grad()
 def score(model: Any, prompt_ids: Ids, response_ids: Ids, *, temperature: float, top_k: int = 0) -> Scores:
     """Log-probs of one response and, for `top_k` > 0, the K likeliest ids with theirs at each position."""
-    head = head_of(model)
-    hidden_NH, ids_N, _ = _response_hidden(head, [prompt_ids], [response_ids])
-    temperature_N = _temperatures(temperature, 1, hidden_NH.device).expand(len(ids_N))
-    if top_k <= 0:
-        return Scores(_numpy(head.log_probs(hidden_NH, ids_N, temperature_N)))
-    parts: list[tuple[Tensor, Tensor, Tensor]] = []
-    for at in range(0, max(len(ids_N), 1), CHUNK):
-        logp = torch.log_softmax(head.logits(hidden_NH[at : at + CHUNK]) / temperature, dim=1)
-        best = logp.topk(min(top_k, logp.shape[1]), dim=1)
-        own = logp.gather(1, ids_N[at : at + CHUNK, None]).squeeze(1)
-        parts.append((own, best.indices, best.values))
-    logp_N, top_ids, top_logp = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Scores(_numpy(logp_N), top_ids.cpu().numpy().astype(np.int32), _numpy(top_logp))
+    with torch.no_grad():
+        positions = Positions.of(model, [prompt_ids], [response_ids], temperature=temperature)
+    return positions.scores(top_k)[0]
 
 
 def _response_hidden(
