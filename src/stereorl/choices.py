@@ -70,17 +70,22 @@ def find(table: Table, name: str) -> Any:
 
 
 def build(table: Table, name: str, *settings: object, **given: object) -> Any:
-    """An instance of the dataclass behind `name`; each field takes its value from `given`, else from the first of
-    `settings` that has an attribute of that name, else its own default.
+    """An instance of the dataclass behind `name`, its fields filled as by `fill`."""
+    return fill(find(table, name), *settings, **given)
+
+
+def fill(kind: Any, *settings: object, **given: object) -> Any:
+    """An instance of the dataclass `kind`; each field takes its value from `given`, else from the first of `settings`
+    that has an attribute of that name, else its own default. ConfigError when they cannot be used together.
     """
-    kind = find(table, name)
-    values = dict(given)
+    values: dict[str, object] = {}
     for field in fields(kind):
-        for source in settings:
-            if field.init and field.name not in values and hasattr(source, field.name):
-                values[field.name] = getattr(source, field.name)
-    names = {field.name for field in fields(kind)}
+        source = next((s for s in settings if hasattr(s, field.name)), None)
+        if field.init and field.name in given:
+            values[field.name] = given[field.name]
+        elif field.init and source is not None:
+            values[field.name] = getattr(source, field.name)
     try:
-        return kind(**{key: value for key, value in values.items() if key in names})
+        return kind(**values)
     except ValueError as error:
-        raise ConfigError(f"'{name}' cannot work so: {error}") from error
+        raise ConfigError(f"{kind.__name__} cannot work so: {error}") from error

@@ -36,3 +36,15 @@ def check_mask(**masks: Tensor) -> None:
     for name, mask in masks.items():
         if mask.dtype != torch.bool:
             raise ValueError(f"{name} must be a boolean mask, not {mask.dtype}.")
+
+
+def check_BTK(**tensors: Tensor) -> tuple[int, int, int]:
+    """All tensors share one shape [B, T, K], which is returned. Raises ValueError that names the odd one."""
+    first, *_ = tensors
+    shape = tuple(tensors[first].shape)
+    if len(shape) != 3:
+        raise ValueError(f"{first} must have shape [B, T, K], not {list(shape)}.")
+    for name, tensor in tensors.items():
+        if tuple(tensor.shape) != shape:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}, but {first} has {list(shape)}.")
+    return shape[0], shape[1], shape[2]

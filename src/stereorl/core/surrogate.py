@@ -31,20 +31,50 @@ def clipped_surrogate(
     eps_low: float = 0.2,
     eps_high: float = 0.28,
     clip: ClipMode = "paper",
+    dual_clip: float | None = None,
 ) -> Tensor:
     """L[b,t] = -min(rho * A, clip(rho, low, high) * A), a loss.
 
     Equation: `paper`: [low, high] = [1 - eps_low, 1 + eps_high] for both signs of A. `mirrored`: the same for
-        A >= 0, and [1 - eps_high, 1 + eps_low] for A < 0.
-    Source: PPO (Schulman et al. 2017), asymmetric as in DAPO (arXiv 2503.14476) and arXiv 2603.10165.
+        A >= 0, and [1 - eps_high, 1 + eps_low] for A < 0. `dual_clip` c: where A < 0, max of that minimum and c * A.
+    Source: PPO (Schulman et al. 2017), asymmetric as in DAPO (arXiv 2503.14476) and arXiv 2603.10165; dual clip: Ye
+        et al. 2020 (arXiv 1912.09729) with c = 3.
     Shapes: both [B, T]; returns [B, T].
-    Errors: ValueError on other shapes, eps outside [0, 1) (low) or below 0 (high), an unknown mode.
+    Errors: ValueError on other shapes, eps outside [0, 1) (low) or below 0 (high), c <= 1, an unknown mode.
 
     At rho = 1 the value is -A and the gradient with respect to log pi_new is -A.
     """
+    bounds = {"eps_low": eps_low, "eps_high": eps_high, "clip": clip, "dual_clip": dual_clip}
+    return -surrogate_ratio(ratio_BT, advantage_BT, **bounds) * advantage_BT
+
+
+def surrogate_ratio(
+    ratio_BT: Tensor,
+    advantage_BT: Tensor,
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.28,
+    clip: ClipMode = "paper",
+    dual_clip: float | None = None,
+) -> Tensor:
+    """The ratio that `clipped_surrogate` multiplies A with: rho itself, or the constant that clips it.
+
+    Equation: L = -r * A with r = rho where the clip is not active, else the bound that is. Source, shapes, errors: as
+    `clipped_surrogate`.
+
+    Given r, the surrogate is linear in A: that of a sum of advantages is the sum of theirs. So each signal's share of
+    one clipped objective, and its gradient, is exact.
+    """
     low_BT, high_BT = _interval(advantage_BT, ratio_BT, eps_low, eps_high, clip)
-    clipped_BT = torch.minimum(torch.maximum(ratio_BT, low_BT), high_BT)
-    return -torch.minimum(ratio_BT * advantage_BT, clipped_BT * advantage_BT)
+    bound_BT = torch.where(advantage_BT > 0, high_BT, low_BT)
+    active_BT = torch.where(advantage_BT > 0, ratio_BT > high_BT, ratio_BT < low_BT) & (advantage_BT != 0)
+    out_BT = torch.where(active_BT, bound_BT, ratio_BT)
+    if dual_clip is None:
+        return out_BT
+    if not dual_clip > 1:
+        raise ValueError(f"dual_clip must be above 1, not {dual_clip}.")
+    far_BT = (advantage_BT < 0) & (ratio_BT > dual_clip)
+    return torch.where(far_BT, torch.full_like(ratio_BT, dual_clip), out_BT)
 
 
 def clip_active(
@@ -54,14 +84,16 @@ def clip_active(
     eps_low: float = 0.2,
     eps_high: float = 0.28,
     clip: ClipMode = "paper",
+    dual_clip: float | None = None,
 ) -> Tensor:
-    """True where `clipped_surrogate` takes the clipped branch, that is, where the token has no gradient.
+    """True where `clipped_surrogate` takes a clipped branch, that is, where the token has no gradient.
 
-    Equation: A > 0 and rho > high, or A < 0 and rho < low. Source: as `clipped_surrogate`.
-    Shapes: both [B, T]; returns bool [B, T]. Errors: as `clipped_surrogate`.
+    Equation: A > 0 and rho > high, or A < 0 and (rho < low, or rho > c with a dual clip). Source: as
+    `clipped_surrogate`. Shapes: both [B, T]; returns bool [B, T]. Errors: as `clipped_surrogate`.
     """
     low_BT, high_BT = _interval(advantage_BT, ratio_BT, eps_low, eps_high, clip)
-    return ((advantage_BT > 0) & (ratio_BT > high_BT)) | ((advantage_BT < 0) & (ratio_BT < low_BT))
+    active_BT = ((advantage_BT > 0) & (ratio_BT > high_BT)) | ((advantage_BT < 0) & (ratio_BT < low_BT))
+    return active_BT if dual_clip is None else active_BT | ((advantage_BT < 0) & (ratio_BT > dual_clip))
 
 
 def importance_weight(

@@ -8,14 +8,14 @@ that using it by mistake poisons the loss instead of training on a zero (invaria
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from stereorl.core import Streams
+from stereorl.core import Streams, Support, Vocabulary
 from stereorl.data import Sample
 from stereorl.data.turn import IntArray
 
@@ -54,7 +54,9 @@ class Batch:
         logp_old_BT: Tensor,
         logp_ref_BT: Tensor,
         adv_B: Tensor,
-        weight_BT: Tensor,
+        weights_BT: Mapping[str, Tensor],
+        support: Support | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> Streams:
         """The streams of a micro-batch: `logp_new_bt` is its own, the other tensors are the whole batch's."""
         index = torch.as_tensor(rows, device=self.mask_BT.device)
@@ -70,10 +72,13 @@ class Batch:
             logp_ref_BT=cut(logp_ref_BT),
             logp_teacher_BT=cut(self.logp_teacher_BT),
             adv_eval_BT=adv_B[index, None].expand(len(rows), width),
-            weight_BT=cut(weight_BT),
+            **{name: cut(weight_BT) for name, weight_BT in weights_BT.items()},
             mask_BT=cut(self.mask_BT),
+            reward_B=self.reward_B[index],
             has_reward_B=self.has_reward_B[index],
             has_teacher_B=self.has_teacher_B[index],
+            support=support,
+            vocabulary=vocabulary,
         )
 
 

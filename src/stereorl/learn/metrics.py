@@ -50,7 +50,8 @@ def describe(
     """Counts, signals, sizes and ages of a batch. A statistic without a basis is absent, not 0."""
     mask_BT = tokens.mask_BT
     teacher_B = torch.tensor([s.has_teacher for s in samples], device=mask_BT.device)
-    gap = tokens.spread("raw_gap", mask_BT & teacher_B[:, None])
+    taught_BT = mask_BT & teacher_B[:, None]
+    gap = tokens.spread("raw_gap", taught_BT)
     importance = tokens.spread("importance")
     advantage = tokens.spread("advantage")
     rewards = [float(s.reward) for s in samples if s.reward is not None]
@@ -61,16 +62,19 @@ def describe(
         "n_reward": len(rewards),
         "n_teacher": int(teacher_B.sum()),
         "n_both": sum(s.has_reward and s.has_teacher for s in samples),
+        "n_replayed": sum(s.replayed for s in samples),
         "n_truncated_sampling": sum(s.turn.sampling.truncated for s in samples),
         "tokens": int(mask_BT.sum()),
         "reward_mean": float(np.mean(rewards)) if rewards else None,
         "gap_mean": gap.get("mean"),
         "gap_p95": gap.get("p95"),
         "gap_max": gap.get("max"),
+        "divergence": tokens.mean("divergence", taught_BT),
         "advantage_mean": advantage.get("mean"),
         "advantage_max": advantage.get("max"),
         "kl": tokens.mean("kl"),
         "clip_fraction": tokens.mean("clipped"),
+        "support_clip_fraction": tokens.mean("support_clipped", taught_BT),
         "ratio_mean": tokens.mean("ratio"),
         "importance_mean": importance.get("mean"),
         "importance_max": importance.get("max"),

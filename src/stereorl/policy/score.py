@@ -58,6 +58,21 @@ class Positions:
         """The same, with the head as it is at this moment: for weights that are only borrowed."""
         return replace(self, head=self.head.frozen(), hidden_NH=self.hidden_NH.detach())
 
+    def rows(self, rows: Sequence[int]) -> Positions:
+        """Only those rows, in that order of theirs in the batch (ascending)."""
+        keep_B1 = torch.zeros(len(self.mask_BR), 1, dtype=torch.bool, device=self.mask_BR.device)
+        keep_B1[list(rows)] = True
+        keep_N = keep_B1.expand(self.mask_BR.shape)[self.mask_BR]
+        mask_BR = self.mask_BR[sorted(rows)]
+        width = int(mask_BR.sum(1).max()) if len(rows) else 0
+        return replace(
+            self,
+            hidden_NH=self.hidden_NH[keep_N],
+            ids_N=self.ids_N[keep_N],
+            temperature_N=self.temperature_N[keep_N],
+            mask_BR=mask_BR[:, :width],
+        )
+
     def log_probs(self, *, chunk: int = CHUNK) -> Tensor:
         """log pi of the response ids [B, R], 0 where masked."""
         return self.by_row(self.head.log_probs(self.hidden_NH, self.ids_N, self.temperature_N, chunk=chunk))
