@@ -1,7 +1,8 @@
 """The maths of evaluative + directive learning: pure functions of tensors and floats.
 
-Shapes in names: B batch, T tokens, K top-k, V vocabulary, P parameters. Every function says its equation, source, shapes
-and errors. `make_streams` is the way in with plain tensors; nothing here needs a server, a store or a configuration.
+Shapes in names: B batch, T tokens, K top-k, V vocabulary, P parameters. Every function says its equation,
+source, shapes and errors. `make_streams` is the way in with plain tensors; nothing here needs a server, a
+store or a configuration.
 """
 
 from stereorl.core.advantage import Baseline, advantage_sum, directive_gap, evaluative_advantage

@@ -4,11 +4,13 @@ An estimator gives an advantage for the sampled tokens, which a fusion puts thro
 its own with a gradient, or both.
 """
 
+# ruff: noqa: N815 - shapes live in names
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -101,10 +103,15 @@ class TopKClip:
         new_BTK = torch.where(known.mask_BTK, known.logp_new_BTK, torch.zeros_like(old_BTK))
         rho_BX = ratio(new_BTK.reshape(shape), torch.where(known.mask_BTK, old_BTK, new_BTK).reshape(shape))
         adv_BX = (gap_BTK * weight_BTK).reshape(shape)
-        interval = {"eps_low": self.eps_low, "eps_high": self.eps_high, "dual_clip": self.dual_clip}
-        loss_BX = clipped_surrogate(rho_BX, adv_BX, clip=self.clip, **interval)
+        bounds: dict[str, Any] = {
+            "clip": self.clip,
+            "eps_low": self.eps_low,
+            "eps_high": self.eps_high,
+            "dual_clip": self.dual_clip,
+        }
+        loss_BX = clipped_surrogate(rho_BX, adv_BX, **bounds)
         loss_BT = loss_BX.view(old_BTK.shape).sum(-1)
-        clipped_BT = clip_active(rho_BX, adv_BX, clip=self.clip, **interval).view(old_BTK.shape).any(-1)
+        clipped_BT = clip_active(rho_BX, adv_BX, **bounds).view(old_BTK.shape).any(-1)
         return Directive(
             torch.zeros_like(loss_BT).detach(),
             loss_BT,

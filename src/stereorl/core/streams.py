@@ -22,8 +22,9 @@ SupportKind = Literal["student", "teacher", "overlap"]
 class Support:
     """Log-probs of K vocabulary entries at each token, of both sides; gradient flows into `logp_new_BTK` alone.
 
-    Shapes: [B, T, K]. `mask_BTK` (bool) is False where there is no teacher or an entry does not count; there the log-probs
-    may hold anything, also NaN. The entries of a token are distinct. Raises ValueError on other shapes or masks.
+    Shapes: [B, T, K]. `mask_BTK` (bool) is False where there is no teacher or an entry does not count; there
+    the log-probs may hold anything, also NaN. The entries of a token are distinct. Raises ValueError on other
+    shapes or masks.
     """
 
     logp_new_BTK: Tensor
@@ -42,7 +43,8 @@ class Vocabulary(Protocol):
     def map(self, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """`function(log pi_new [N, V], log pi_teacher [N, V]) -> [N]` at N tokens; returns [B, T].
 
-        The value of a token depends on its own row alone. 0 at tokens without a teacher. Gradient flows into log pi_new.
+        The value of a token depends on its own row alone. 0 at tokens without a teacher. Gradient flows into
+        log pi_new.
         """
         ...
 
@@ -79,9 +81,10 @@ class Needs:
 class Streams:
     """What a fusion may read about a (micro-)batch. Gradient flows into `logp_new_BT`, `support` and `vocabulary`.
 
-    Shapes: [B, T] by name suffix, [B] for the rest. `mask_BT` (bool) marks trained tokens. `weight_BT` are their weights
-    in the aggregate of the *whole* batch, `weight_eval_BT` and `weight_dir_BT` those of the tokens that carry each
-    signal, over which they sum to 1. `reward_B` is the raw reward, `adv_eval_BT` what the baseline left of it.
+    Shapes: [B, T] by name suffix, [B] for the rest. `mask_BT` (bool) marks trained tokens. `weight_BT` are
+    their weights in the aggregate of the *whole* batch, `weight_eval_BT` and `weight_dir_BT` those of the
+    tokens that carry each signal, over which they sum to 1. `reward_B` is the raw reward, `adv_eval_BT` what
+    the baseline left of it.
     `has_reward_B`, `has_teacher_B` (bool): where a signal is absent its stream may hold anything, also NaN; padding
     holds any finite number. All log-probs are of the sampled tokens, at the temperature they were sampled at. Raises
     ValueError on other shapes or masks.
@@ -130,7 +133,9 @@ class Streams:
     def needed_vocabulary(self) -> Vocabulary:
         """The vocabulary; ValueError that says what to give when there is none."""
         if self.vocabulary is None:
-            raise ValueError("This estimator reads Streams.vocabulary: give one (the trainer does by `needs`).")
+            raise ValueError(
+                "This estimator reads Streams.vocabulary: give one (the trainer does by `needs`)."
+            )
         return self.vocabulary
 
 
@@ -150,8 +155,8 @@ def make_streams(
 ) -> Streams:
     """Streams of a whole batch from what there is. A row of NaN in `reward_B` or `logp_teacher_BT` lacks that signal.
 
-    Absent: old = new, detached; behaviour = old; reference = old (a KL of 0); advantage = reward. A teacher's row counts
-    as present when its trained tokens are all numbers. Shapes and errors: as `Streams`.
+    Absent: old = new, detached; behaviour = old; reference = old (a KL of 0); advantage = reward. A teacher's
+    row counts as present when its trained tokens are all numbers. Shapes and errors: as `Streams`.
     """
     rows, _ = check_BT(logp_new_BT=logp_new_BT, mask_BT=mask_BT)
     check_mask(mask_BT=mask_BT)

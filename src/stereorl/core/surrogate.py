@@ -44,8 +44,10 @@ def clipped_surrogate(
 
     At rho = 1 the value is -A and the gradient with respect to log pi_new is -A.
     """
-    bounds = {"eps_low": eps_low, "eps_high": eps_high, "clip": clip, "dual_clip": dual_clip}
-    return -surrogate_ratio(ratio_BT, advantage_BT, **bounds) * advantage_BT
+    factor_BT = surrogate_ratio(
+        ratio_BT, advantage_BT, eps_low=eps_low, eps_high=eps_high, clip=clip, dual_clip=dual_clip
+    )
+    return -factor_BT * advantage_BT
 
 
 def surrogate_ratio(

@@ -56,7 +56,8 @@ class Hint:
 class TeacherScore:
     """log pi_teacher(response_ids[t] | prompt + hint, response[:t]) at the turn's temperature; float32 [R].
 
-    `top_ids` int32 [R, K] and `top_log_probs` float32 [R, K], where recorded: the teacher's K likeliest ids, best first.
+    `top_ids` int32 [R, K] and `top_log_probs` float32 [R, K], where recorded: the teacher's K likeliest ids,
+    best first.
     """
 
     turn_id: str

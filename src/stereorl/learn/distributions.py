@@ -64,9 +64,7 @@ class Distributions:
         if not taught:
             shape = (*policy.mask_BR.shape, self._needs.top_k)
             zero = torch.zeros(shape, device=policy.mask_BR.device)
-            return Support(
-                logp_new_BTK=zero, logp_old_BTK=zero, logp_teacher_BTK=zero, mask_BTK=zero.bool()
-            )
+            return Support(logp_new_BTK=zero, logp_old_BTK=zero, logp_teacher_BTK=zero, mask_BTK=zero.bool())
         own = policy.rows([rows.index(row) for row in taught])
         key = tuple(rows)
         kept = self._kept.get(key)
@@ -135,9 +133,7 @@ class Distributions:
             logps.append(torch.from_numpy(top_logp[:, :k].astype("float32")))
         return torch.cat(ids).to(device), torch.cat(logps).to(device)
 
-    def _spread(
-        self, rows: Sequence[int], taught: Sequence[int], own: Positions, value_N: Tensor
-    ) -> Tensor:
+    def _spread(self, rows: Sequence[int], taught: Sequence[int], own: Positions, value_N: Tensor) -> Tensor:
         """A value per token of the taught rows [N, ...] -> [b, t, ...] over all `rows`; elsewhere 0 or False."""
         shape = (len(rows), self._batch.width(rows), *value_N.shape[1:])
         out = torch.zeros(shape, dtype=value_N.dtype, device=value_N.device)
@@ -166,4 +162,3 @@ class Pair:
         if self.own is None or self.teacher is None:
             return torch.zeros(self.mask_BT.shape, device=self.mask_BT.device)
         return self.spread(self.own.map(function, self.teacher))
-

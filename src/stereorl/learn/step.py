@@ -23,7 +23,6 @@ from stereorl.core import (
     Progress,
     Schedule,
     SignalSizes,
-    Streams,
     Weights,
     directive_gap,
     evaluative_advantage,
@@ -200,7 +199,10 @@ class Trainer:
             eval_norm=at_one.get("eval"),
             dir_norm=at_one.get("dir"),
         )
-        has_eval, has_dir = metrics["n_reward"] > 0 and weights.eval > 0, metrics["n_teacher"] > 0 and weights.dir > 0
+        has_eval, has_dir = (
+            metrics["n_reward"] > 0 and weights.eval > 0,
+            metrics["n_teacher"] > 0 and weights.dir > 0,
+        )
         self.scale.observe(
             passes.terms.get("eval", 0.0) / weights.eval if has_eval else None,
             passes.terms.get("dir", 0.0) / weights.dir if has_dir else None,
@@ -224,9 +226,7 @@ class _Passes:
         self.trainer, self.batch, self.adv_B = trainer, batch, adv_B
         self.scheduled = trainer.schedule.weights(trainer.progress)
         self.scales = trainer.scale.scales(_sizes(batch, adv_B, trainer.objective.gap_clip))
-        self.weights = Weights(
-            self.scheduled.eval * self.scales.eval, self.scheduled.dir * self.scales.dir
-        )
+        self.weights = Weights(self.scheduled.eval * self.scales.eval, self.scheduled.dir * self.scales.dir)
         self.token_weights = _token_weights(batch, trainer.objective.aggregation)
         self.groups = micro_batches(batch.lengths, trainer.config.micro_tokens)
         self.distributions = Distributions(trainer.fusion.needs, _in_process(trainer.teacher), samples, batch)

@@ -224,7 +224,9 @@ class _FrozenHeadAt(torch.autograd.Function):
 
 
 class _FrozenHeadMap(torch.autograd.Function):
-    """The gradient of each token's value with respect to its hidden state is worked out in forward: dv/dz W * scale / T."""
+    """The gradient of each token's value with respect to its hidden state is worked out in forward: dv/dz W *
+    scale / T.
+    """
 
     @staticmethod
     def forward(

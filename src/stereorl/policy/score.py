@@ -5,6 +5,8 @@ position, and the last response token is never an input. Rows are padded on the 
 result does not depend on the rows beside it.
 """
 
+# ruff: noqa: N815 - shapes live in names
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -111,17 +113,14 @@ class Positions:
     def scores(self, top_k: int = 0) -> list[Scores]:
         """Per row its log-probs and, for `top_k` > 0, its K likeliest ids, as arrays."""
         lengths = self.mask_BR.sum(1).tolist()
-        rows = [
-            (_numpy(v), None, None)
-            for v in self.head.log_probs(self.hidden_NH, self.ids_N, self.temperature_N).split(lengths)
-        ]
+        own_N = self.head.log_probs(self.hidden_NH, self.ids_N, self.temperature_N)
+        own = torch.split_with_sizes(own_N, lengths)
         if top_k <= 0:
-            return [Scores(*row) for row in rows]
-        ids_NK, logp_NK = self.top(top_k)
-        tops = zip(ids_NK.split(lengths), logp_NK.split(lengths), strict=True)
+            return [Scores(_numpy(row)) for row in own]
+        ids, logp = (torch.split_with_sizes(part, lengths) for part in self.top(top_k))
         return [
-            Scores(own, ids.cpu().numpy().astype(np.int32), _numpy(logp))
-            for (own, _, _), (ids, logp) in zip(rows, tops, strict=True)
+            Scores(_numpy(row), ids_RK.cpu().numpy().astype(np.int32), _numpy(logp_RK))
+            for row, ids_RK, logp_RK in zip(own, ids, logp, strict=True)
         ]
 
 

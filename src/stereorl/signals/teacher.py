@@ -17,8 +17,8 @@ from stereorl.data import Turn
 from stereorl.data.turn import IntArray
 from stereorl.errors import MisalignedError, RequestError
 from stereorl.policy.adapters import Average, reference
-from stereorl.policy.render import Renderer, with_hint
 from stereorl.policy.engine import Scores
+from stereorl.policy.render import Renderer, with_hint
 from stereorl.policy.score import Positions
 
 # Why an item got no score (named in the result); the reason to record when a turn is dropped for it.
@@ -36,8 +36,8 @@ class Teacher(Protocol):
     moves: bool
 
     def score(self, turns_and_hints: Sequence[tuple[Turn, str]], *, top_k: int = 0) -> list[Scores | str]:
-        """Per item: log pi(response[t] | prompt + hint, response[:t]) at the turn's temperature and, for `top_k` > 0, the
-        K likeliest ids at each position; or the name of the reason why it has none.
+        """Per item: log pi(response[t] | prompt + hint, response[:t]) at the turn's temperature and, for
+        `top_k` > 0, the K likeliest ids at each position; or the name of the reason why it has none.
 
         Raises TeacherError when the teacher itself failed and may be asked again.
         """

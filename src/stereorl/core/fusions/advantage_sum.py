@@ -15,14 +15,15 @@ from stereorl.core.streams import Objective, Streams
 class AdvantageSum(Clipped):
     """One clipped surrogate on the summed advantage, plus a KL to the reference.
 
-    Equation: A = w_eval * A_eval + w_dir * A_dir; loss = sum of weight * (w_is * L_clip(A) + w_dir * L_dir + kl_coef * KL),
+    Equation: A = w_eval * A_eval + w_dir * A_dir; loss = sum of weight * (w_is * L_clip(A) + w_dir * L_dir +
+    kl_coef * KL),
         A_dir and L_dir from the estimator (`sampled`: A_dir is the clipped gap and L_dir 0; a divergence: the reverse).
     Source: arXiv 2603.10165, combined method; importance weight from Yao et al. 2025.
     Shapes: see `Streams`. Errors: ValueError from the parts it calls.
 
-    Reduces to PPO at w_dir = 0 and to on-policy distillation at w_eval = 0. The surrogate's branch is chosen by the sum,
-    so the terms "eval" and "dir" are exact shares of it. An importance weight corrects for who sampled the token, so it
-    does not multiply a divergence, which sums over all of them.
+    Reduces to PPO at w_dir = 0 and to on-policy distillation at w_eval = 0. The surrogate's branch is chosen
+    by the sum, so the terms "eval" and "dir" are exact shares of it. An importance weight corrects for who
+    sampled the token, so it does not multiply a divergence, which sums over all of them.
     """
 
     def __call__(self, s: Streams, weights: Weights, /) -> Objective:

@@ -16,11 +16,14 @@ from stereorl.core.streams import Needs, Objective, Streams
 from stereorl.core.surrogate import ClipMode, clip_active, importance_weight, ratio, surrogate_ratio
 
 
+_SAMPLED = Sampled()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipped:
     """Settings and parts. A fusion adds `__call__`; its `estimator` reads the directive signal."""
 
-    estimator: Estimator = Sampled()
+    estimator: Estimator = _SAMPLED
     clip: ClipMode = "paper"
     eps_low: float = 0.2
     eps_high: float = 0.28

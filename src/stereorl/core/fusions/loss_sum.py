@@ -17,7 +17,8 @@ from stereorl.core.streams import Objective, Streams
 class LossSum(Clipped):
     """Two separately clipped and separately normalised losses.
 
-    Equation: loss = w_eval * mean_{rewarded}(w_is L_clip(A_eval)) + w_dir * mean_{taught, |A_dir| > tau}(w_is L_clip(A_dir))
+    Equation: loss = w_eval * mean_{rewarded}(w_is L_clip(A_eval)) + w_dir * mean_{taught, |A_dir| > tau}(w_is
+    L_clip(A_dir))
         + w_dir * mean_{taught}(L_dir) + kl_coef * KL.
     Source: the trainer of the first seed article (tau = 0.1; there without a ratio, which is the same at ratio 1).
     Shapes: see `Streams`. Errors: ValueError from the parts it calls.
@@ -47,4 +48,6 @@ def _kept(weight_BT: Tensor, keep_BT: Tensor) -> Tensor:
     """The weights of kept tokens, raised so that each row keeps its sum; 0 in a row that keeps none."""
     left_BT = torch.where(keep_BT, weight_BT, torch.zeros_like(weight_BT))
     row_B1, left_B1 = weight_BT.sum(1, keepdim=True), left_BT.sum(1, keepdim=True)
-    return torch.where(left_B1 > 0, left_BT * row_B1 / left_B1.clamp(min=torch.finfo(left_BT.dtype).tiny), left_BT)
+    return torch.where(
+        left_B1 > 0, left_BT * row_B1 / left_B1.clamp(min=torch.finfo(left_BT.dtype).tiny), left_BT
+    )

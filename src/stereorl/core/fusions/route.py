@@ -30,7 +30,9 @@ class Route(Clipped):
 
     @property
     def needs(self) -> Needs:
-        return replace(self.estimator.needs, vocabulary=self.estimator.needs.vocabulary or self.entropy_beta > 0)
+        return replace(
+            self.estimator.needs, vocabulary=self.estimator.needs.vocabulary or self.entropy_beta > 0
+        )
 
     def __call__(self, s: Streams, weights: Weights, /) -> Objective:
         d = self.estimator(s)

@@ -11,6 +11,9 @@ from stereorl.core.schedule import Weights
 from stereorl.core.streams import Objective, Streams
 
 
+_LIKELIEST = TopKClip()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopK(Clipped):
     """Two losses under one denominator, each with its own clip.
@@ -22,7 +25,7 @@ class TopK(Clipped):
     With the estimator at K = V, ratio 1 and no gap clip, it has the gradient of `Full`.
     """
 
-    estimator: Estimator = TopKClip()
+    estimator: Estimator = _LIKELIEST
 
     def __call__(self, s: Streams, weights: Weights, /) -> Objective:
         d = self.estimator(s)
