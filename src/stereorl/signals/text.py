@@ -78,9 +78,13 @@ def bounded(text: str, *, head: int = 4000, tail: int = 4000) -> str:
     """The first and last characters of `text`, without unseen ones, every line cut to `MAX_LINE`."""
     if len(text) > head + tail:
         text = text[:head] + "\n" + text[-tail:]
-    text = _LINES.sub("\n", text).translate(_CURLY)
-    text = _TEMPLATE.sub(" ", _UNSEEN.sub("", _ANSI.sub("", text)))
+    text = unseen_removed(text).translate(_CURLY)
     return "\n".join(line[:MAX_LINE] for line in text.split("\n"))
+
+
+def unseen_removed(text: str) -> str:
+    """`text` with plain line ends, without terminal codes, unseen characters and chat-template markers."""
+    return _TEMPLATE.sub(" ", _UNSEEN.sub("", _ANSI.sub("", _LINES.sub("\n", text))))
 
 
 def fold(text: str) -> str:

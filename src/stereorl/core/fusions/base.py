@@ -15,7 +15,6 @@ from stereorl.core.kl import KLKind, kl_estimate
 from stereorl.core.streams import Needs, Objective, Streams
 from stereorl.core.surrogate import ClipMode, clip_active, importance_weight, ratio, surrogate_ratio
 
-
 _SAMPLED = Sampled()
 
 

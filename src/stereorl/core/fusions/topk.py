@@ -10,7 +10,6 @@ from stereorl.core.fusions.base import Clipped
 from stereorl.core.schedule import Weights
 from stereorl.core.streams import Objective, Streams
 
-
 _LIKELIEST = TopKClip()
 
 
