@@ -14,6 +14,7 @@ from stereorl.core import (
     AdvantageSum,
     Constant,
     Progress,
+    Sampled,
     Streams,
     Weights,
     aggregate,
@@ -26,7 +27,7 @@ from stereorl.core import (
 )
 
 NAN = float("nan")
-PLAIN = AdvantageSum(gap_clip=None, kl_coef=0.0)
+PLAIN = AdvantageSum(estimator=Sampled(gap_clip=None), kl_coef=0.0)
 
 
 def make(new, *, lengths=None, reward=None, teacher=None, mode="seq_mean_token_mean", **given):
@@ -38,19 +39,29 @@ def make(new, *, lengths=None, reward=None, teacher=None, mode="seq_mean_token_m
     reward = [None] * rows if reward is None else reward
     adv = torch.tensor([[NAN if r is None else float(r)] * width for r in reward], dtype=new.dtype)
     fields = {"logp_old_BT": new.detach(), "logp_behaviour_BT": new.detach(), "logp_ref_BT": new.detach()}
-    return Streams(
-        **{
-            **fields,
-            "logp_new_BT": new,
-            "logp_teacher_BT": nan if teacher is None else teacher,
-            "adv_eval_BT": adv,
-            "weight_BT": token_weights(mask, mode=mode, dtype=new.dtype),
-            "mask_BT": mask,
-            "has_reward_B": torch.tensor([r is not None for r in reward]),
-            "has_teacher_B": torch.tensor([teacher is not None] * rows),
-            **given,
-        }
-    )
+    fields = {
+        **fields,
+        "logp_new_BT": new,
+        "logp_teacher_BT": nan if teacher is None else teacher,
+        "adv_eval_BT": adv,
+        "mask_BT": mask,
+        "reward_B": adv[:, 0],
+        "has_reward_B": torch.tensor([r is not None for r in reward]),
+        "has_teacher_B": torch.tensor([teacher is not None] * rows),
+        **given,
+    }
+    return Streams(**fields, **aggregate_weights(fields, mode))
+
+
+def aggregate_weights(fields, mode):
+    mask = fields["mask_BT"]
+    masks = {
+        "weight_BT": mask,
+        "weight_eval_BT": mask & fields["has_reward_B"][:, None],
+        "weight_dir_BT": mask & fields["has_teacher_B"][:, None],
+    }
+    dtype = fields["logp_new_BT"].dtype
+    return {name: token_weights(m, mode=mode, dtype=dtype) for name, m in masks.items()}
 
 
 def test_a_batch_by_hand():
@@ -72,13 +83,13 @@ def test_a_batch_by_hand():
         logp_teacher_BT=torch.tensor([[0.75, 0.04], [NAN, NAN]]).log(),
         has_teacher_B=torch.tensor([True, False]),
     )
-    objective = AdvantageSum(gap_clip=1.0, kl_coef=0.02)(streams, Weights(1.0, 0.8))
+    objective = AdvantageSum(estimator=Sampled(gap_clip=1.0), kl_coef=0.02)(streams, Weights(1.0, 0.8))
     row0 = (2 * -(1 + 0.8 * math.log(1.5)) + 1 * -(1.28 * 0.2)) / 2
     row1 = 0.5 * 0.8
     surrogate = (row0 + row1) / 2
     kl = ((0 + (0.5 - 1 + math.log(2))) / 2 + 0) / 2
-    assert float(objective.terms["surrogate"]) == pytest.approx(surrogate, abs=1e-6)
-    assert float(objective.terms["kl"]) == pytest.approx(kl, abs=1e-6)
+    assert float(objective.terms["eval"] + objective.terms["dir"]) == pytest.approx(surrogate, abs=1e-6)
+    assert float(objective.terms["kl"]) == pytest.approx(0.02 * kl, abs=1e-6)
     assert float(objective.loss) == pytest.approx(surrogate + 0.02 * kl, abs=1e-6)
     assert objective.tokens["clipped"].tolist() == [[False, True], [True, False]]
     torch.testing.assert_close(
@@ -169,6 +180,11 @@ def padded(rows, extra, pad):
     return streams, new
 
 
+def row_of(streams, i):
+    fields = {f.name: getattr(streams, f.name) for f in dataclasses.fields(streams)}
+    return Streams(**{name: value[i : i + 1] for name, value in fields.items() if value is not None})
+
+
 def loss_and_gradients(rows, extra=0, pad=-1.0):
     streams, new = padded(rows, extra, pad)
     loss = AdvantageSum()(streams, Weights(1.0, 1.0)).loss
@@ -194,13 +210,12 @@ def test_padding_and_row_order_change_nothing(rows, extra, pad, random):
 @given(ragged(), st.sampled_from(["token_mean", "seq_mean_token_mean"]))
 def test_micro_batches_add_up(rows, mode):
     streams, _ = padded(rows, 0, 0.0)
-    streams = dataclasses.replace(
-        streams, weight_BT=token_weights(streams.mask_BT, mode=mode, dtype=torch.float64)
-    )
+    fields = {f.name: getattr(streams, f.name) for f in dataclasses.fields(streams)}
+    streams = dataclasses.replace(streams, **aggregate_weights(fields, mode))
     whole = AdvantageSum()(streams, Weights(1.0, 1.0))
     parts = [
         AdvantageSum()(
-            Streams(**{f.name: getattr(streams, f.name)[i : i + 1] for f in dataclasses.fields(streams)}),
+            row_of(streams, i),
             Weights(1.0, 1.0),
         )
         for i in range(len(rows))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from stereorl.config import LearnConfig
+from stereorl.config import LearnConfig, ObjectiveConfig, WeightsConfig
 from stereorl.data import Message, Sample, Sampling, Turn
 from stereorl.learn.step import Trainer
 from stereorl.policy.adapters import attach
@@ -50,11 +50,19 @@ def tiny_loaded(seed: int = 0) -> Loaded:
 
 
 def tiny_trainer(**settings) -> Trainer:
-    config = LearnConfig(**{"lr": 1e-2, "lora_r": 4, "lora_alpha": 8, "kl_coef": 0.0, **settings})
+    """Settings of the sections learn, objective and weights, whose names do not overlap; `teacher` too."""
+    given = {"lr": 1e-2, "lora_r": 4, "lora_alpha": 8, "kl_coef": 0.0, **settings}
+    teacher = given.pop("teacher", None)
+    sections = [
+        kind(**{k: given.pop(k) for k in list(given) if k in kind.model_fields})
+        for kind in (LearnConfig, ObjectiveConfig, WeightsConfig)
+    ]
+    assert not given, f"no such setting: {sorted(given)}"
+    config = sections[0]
     model = attach(
         tiny_loaded(), kind=config.adapter, r=config.lora_r, alpha=config.lora_alpha, seed=config.seed
     )
-    return Trainer(model, config)
+    return Trainer(model, *sections, teacher=teacher)
 
 
 def make_turn(prompt, response, *, log_probs=None, version=0, temperature=0.7, turn_id=None, **given) -> Turn:
