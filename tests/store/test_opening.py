@@ -57,10 +57,10 @@ def test_migrations_and_tables_agree(store: Store) -> None:
         assert compare_metadata(context, schema.metadata) == []
 
 
-SECOND = """
+THIRD = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision = "0002", "0001"
+revision, down_revision = "0003", "0002"
 def upgrade():
     op.add_column("turn", sa.Column("extra", sa.Text()))
     op.execute("UPDATE turn SET extra = turn_id")
@@ -70,18 +70,18 @@ def upgrade():
 
 def _scripts(folder: Path, more: str = "") -> Path:
     scripts = shutil.copytree(SCRIPTS, folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "m0002_second.py").write_text(SECOND.format(more=more))
+    (scripts / "versions" / "m0003_third.py").write_text(THIRD.format(more=more))
     return scripts
 
 
 def test_an_existing_file_is_migrated_with_its_data(tmp_path: Path) -> None:
     with Store.open(url_of(tmp_path)) as store:
         store.put([NewSession("s0", 1.0, "new"), make_turn()])
-        migrate(store._engine, create=False, scripts=_scripts(tmp_path), head="0002")
+        migrate(store._engine, create=False, scripts=_scripts(tmp_path), head="0003")
         with store._engine.connect() as connection:
-            assert current_revision(connection) == "0002"
+            assert current_revision(connection) == "0003"
             assert connection.exec_driver_sql("SELECT extra FROM turn").scalars().all() == ["t0"]
-    with pytest.raises(StoreError, match=r"newer StereoRL \(schema 0002"):
+    with pytest.raises(StoreError, match=r"newer StereoRL \(schema 0003"):
         Store.open(url_of(tmp_path))
 
 
@@ -89,9 +89,9 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(tmp_path: Path) -> No
     scripts = _scripts(tmp_path, more="raise RuntimeError('half-way')")
     with Store.open(url_of(tmp_path)) as store:
         with pytest.raises(RuntimeError, match="half-way"):
-            migrate(store._engine, create=False, scripts=scripts, head="0002")
+            migrate(store._engine, create=False, scripts=scripts, head="0003")
         with store._engine.connect() as connection:
-            assert current_revision(connection) == "0001"
+            assert current_revision(connection) == "0002"
             assert "extra" not in {c["name"] for c in sa.inspect(connection).get_columns("turn")}
 
 

@@ -39,8 +39,8 @@ def test_a_turn_walks_through_the_queues(store: Store) -> None:
     assert [item.turn.turn_id for item in store.judge_queue()] == ["t0"]
     store.record_judgement("t0", BAD, [REFUSED, HINT])
     assert store.judge_queue() == []
-    ((turn, hint),) = store.score_queue()
-    assert (turn.turn_id, hint) == ("t0", HINT)
+    ((turn, hints),) = store.score_queue()
+    assert (turn.turn_id, hints) == ("t0", (HINT,))
     assert store.ready().n == 0  # a hinted turn waits for its teacher
     store.record_teacher_score(score_of(turn))
     ready = store.ready()
@@ -274,8 +274,24 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def teach(self) -> None:
-        for turn, hint in self.store.score_queue(2):
-            self.store.record_teacher_score(score_of(turn, hint.text))
+        for turn, hints in self.store.score_queue(2):
+            self.store.record_teacher_score(score_of(turn, hints[0].text))
+
+    @rule()
+    def cannot_teach(self) -> None:
+        for turn, _ in self.store.score_queue(1):
+            self.store.record_unscored(turn.turn_id, "hint_over_context")
+            if self.store.detail(turn.turn_id).drop is not None:
+                self.lost.add(turn.turn_id)
+
+    @rule(keep=st.integers(0, 3))
+    def trim(self, keep: int) -> None:
+        held = [key for keys in self.open.values() for key in keys]
+        before = self.store.ready().n
+        assert self.store.trim_ready(keep) == max(0, before - keep)
+        gone = [key for key in self.captured if self.store.detail(key).drop == "buffer_full"]
+        assert not set(gone) & {*held, *self.trained}
+        self.lost.update(gone)
 
     @precondition(lambda self: self.captured)
     @rule(data=st.data())
@@ -286,10 +302,13 @@ class Life(RuleBasedStateMachine):
         if not final:
             self.lost.add(key)
 
-    @rule(n=st.integers(1, 4))
-    def claim(self, n: int) -> None:
-        claim = self.store.claim(n, parent_version=0)
+    @rule(n=st.integers(1, 4), replay=st.integers(0, 3))
+    def claim(self, n: int, replay: int) -> None:
+        claim = self.store.claim(n, parent_version=0, replay=replay)
         if claim is not None:
+            again = [sample.turn.turn_id for sample in claim.replayed]
+            assert len(again) == len(set(again)) == min(replay, len(self.trained))
+            assert set(again) <= set(self.trained)
             self.open[claim.step_id] = [sample.turn.turn_id for sample in claim.samples]
 
     @precondition(lambda self: self.open)

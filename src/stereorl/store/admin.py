@@ -51,7 +51,15 @@ def funnel(connection: sa.Connection) -> Funnel:
         steps=_count(connection, step_result, step_result.c.outcome == "published"),
         oldest_waiting_s=None if since is None else max(0.0, time.time() - since),
         stages=stages,
+        unscored=_groups(connection, schema.unscored.c.reason),
+        replayed=_replayed(connection),
     )
+
+
+def _replayed(connection: sa.Connection) -> int:
+    steps = schema.replay.join(step_result, step_result.c.step_id == schema.replay.c.step_id)
+    query = sa.select(sa.func.count()).select_from(steps).where(step_result.c.outcome == "published")
+    return int(connection.execute(query).scalar_one())
 
 
 def _count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]) -> int:
@@ -112,14 +120,16 @@ def forget(connection: sa.Connection, session_id: str) -> Forgotten:
 
 
 def _open_steps(connection: sa.Connection, session_id: str) -> list[int]:
-    query = (
-        sa.select(use.c.step_id)
-        .join(turn, turn.c.turn_id == use.c.turn_id)
-        .where(turn.c.session_id == session_id)
-        .where(~sa.exists().where(step_result.c.step_id == use.c.step_id))
-        .distinct()
-    )
-    return sorted(connection.execute(query).scalars())
+    found: set[int] = set()
+    for table in (use, schema.replay):
+        query = (
+            sa.select(table.c.step_id)
+            .join(turn, turn.c.turn_id == table.c.turn_id)
+            .where(turn.c.session_id == session_id)
+            .where(~sa.exists().where(step_result.c.step_id == table.c.step_id))
+        )
+        found.update(connection.execute(query).scalars())
+    return sorted(found)
 
 
 def _following_nodes(connection: sa.Connection, turn_ids: list[str]) -> set[bytes]:
@@ -136,8 +146,10 @@ def _delete_rows(connection: sa.Connection, session_id: str, turn_ids: list[str]
     of_turns = (
         schema.sample_state,
         schema.use,
+        schema.replay,
         schema.drop,
         schema.feedback,
+        schema.unscored,
         schema.teacher_score,
         schema.hint,
         schema.vote,

@@ -42,6 +42,21 @@ def unpack_floats(blob: bytes) -> FloatArray:
     return np.frombuffer(blob, "<f4").astype(np.float32)
 
 
+def pack_top(ids: npt.ArrayLike, log_probs: npt.ArrayLike, rows: int, what: str) -> tuple[bytes, bytes]:
+    """[R, K] ids and log-probs, row by row. MisalignedError unless both have `rows` rows of K >= 1 values."""
+    ids_RK, logp_RK = np.asarray(ids), np.asarray(log_probs)
+    if ids_RK.ndim != 2 or ids_RK.shape != logp_RK.shape or len(ids_RK) != rows or not ids_RK.shape[1]:
+        raise MisalignedError(f"{what} are {ids_RK.shape} and {logp_RK.shape} values for {rows} tokens.")
+    if not np.isfinite(logp_RK).all():
+        raise MisalignedError(f"{what} are not all finite.")
+    return pack_ints(ids_RK.ravel(), what), pack_floats(logp_RK.ravel(), what)
+
+
+def unpack_top(ids: bytes, log_probs: bytes, rows: int) -> tuple[IntArray, FloatArray]:
+    """[R, K] ids and log-probs; K is what the length makes it."""
+    return unpack_ints(ids).reshape(rows, -1), unpack_floats(log_probs).reshape(rows, -1)
+
+
 def dump(value: Any) -> str:
     """Compact JSON that any database stores: characters as they are, unless they are no valid text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -123,7 +123,7 @@ class VerdictLine(Line):
 
 class HintLine(Line):
     text: Text
-    source: Literal["user", "tool", "feedback"]
+    source: Literal["user", "tool", "feedback", "model"]
     accepted: bool
     reason: Text
 
@@ -133,6 +133,18 @@ class TeacherLine(Line):
     teacher: Text
     temperature: float
     log_probs: list[Float32]
+    top_ids: list[list[Int32]] | None = None
+    top_log_probs: list[list[Float32]] | None = None
+
+    @model_validator(mode="after")
+    def _top_fits(self) -> Self:
+        ids, log_probs = self.top_ids or [], self.top_log_probs or []
+        widths = {len(row) for row in ids} | {len(row) for row in log_probs}
+        if len(ids) != len(log_probs) or len(ids) not in (0, len(self.log_probs)) or len(widths) > 1:
+            raise ValueError("top_ids and top_log_probs need as many rows as log_probs, of one length")
+        if 0 in widths:
+            raise ValueError("top_ids and top_log_probs hold empty rows")
+        return self
 
 
 class FeedbackLine(Line):
@@ -190,6 +202,7 @@ class TurnLine(Line):
     verdict: VerdictLine | None = None
     hints: list[HintLine] = []
     teacher_score: TeacherLine | None = None
+    unscored: Text | None = None
     drop: DropLine | None = None
     trained_version: int | None = None
 
@@ -202,6 +215,8 @@ class TurnLine(Line):
             )
         if self.verdict is None and (self.hints or self.teacher_score):
             raise ValueError("hints and teacher_score need a verdict")
+        if self.unscored is not None and self.teacher_score is not None:
+            raise ValueError("a turn with a teacher_score is not unscored")
         return self
 
     def value(self) -> Turn:
@@ -246,7 +261,9 @@ class TurnLine(Line):
         if score is None:
             return None
         log_probs = np.asarray(score.log_probs, np.float32)
-        return TeacherScore(self.turn_id, score.hint, score.teacher, score.temperature, log_probs)
+        ids = np.asarray(score.top_ids, np.int32) if score.top_ids else None
+        top = np.asarray(score.top_log_probs, np.float32) if score.top_ids else None
+        return TeacherScore(self.turn_id, score.hint, score.teacher, score.temperature, log_probs, ids, top)
 
 
 def parse(text: str) -> SessionLine | TurnLine:
@@ -313,6 +330,7 @@ def turn_line(detail: TurnDetail) -> dict[str, Any]:
             for h in detail.hints
         ],
         "teacher_score": _score(detail.teacher_scores[0]) if detail.teacher_scores else None,
+        "unscored": detail.unscored,
         "drop": None if detail.drop is None else {"stage": detail.drop_stage, "reason": detail.drop},
         "trained_version": detail.version,
     }
@@ -340,4 +358,6 @@ def _score(score: TeacherScore) -> dict[str, Any]:
         "teacher": score.teacher,
         "temperature": score.temperature,
         "log_probs": score.log_probs.tolist(),
+        "top_ids": None if score.top_ids is None else score.top_ids.tolist(),
+        "top_log_probs": None if score.top_log_probs is None else score.top_log_probs.tolist(),
     }

@@ -8,10 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from stereorl.data import Feedback, Hint, Message, NextState, TeacherScore, Turn, Verdict, Vote
+from stereorl.data import Feedback, Hint, Message, NextState, Sample, TeacherScore, Turn, Verdict, Vote
 from stereorl.errors import NotFoundError
 from stereorl.store import schema
-from stereorl.store.codec import load_sampling, unpack_floats, unpack_ints
+from stereorl.store.codec import load_sampling, unpack_floats, unpack_ints, unpack_top
 from stereorl.store.records import NewSession, SessionEvent, SessionRow, TurnDetail, TurnRef
 from stereorl.store.schema import context, part, session, session_state, step_result, turn, use, verdict
 
@@ -115,7 +115,43 @@ def teacher_score_of(connection: sa.Connection, turn_id: str) -> TeacherScore | 
     row = connection.execute(sa.select(table).where(table.c.turn_id == turn_id)).one_or_none()
     if row is None:
         return None
-    return TeacherScore(turn_id, row.hint, row.teacher, row.temperature, unpack_floats(row.log_probs))
+    log_probs = unpack_floats(row.log_probs)
+    ids, logps = None, None
+    if row.top_ids is not None and row.top_log_probs is not None:
+        ids, logps = unpack_top(row.top_ids, row.top_log_probs, len(log_probs))
+    return TeacherScore(turn_id, row.hint, row.teacher, row.temperature, log_probs, ids, logps)
+
+
+def unscored_of(connection: sa.Connection, turn_id: str) -> str | None:
+    query = sa.select(schema.unscored.c.reason).where(schema.unscored.c.turn_id == turn_id)
+    reason: str | None = connection.execute(query).scalar()
+    return reason
+
+
+def replays_of(connection: sa.Connection, turn_id: str) -> tuple[int, ...]:
+    """The published versions that a turn was trained into again, in order."""
+    query = (
+        sa.select(step_result.c.version)
+        .join(schema.replay, schema.replay.c.step_id == step_result.c.step_id)
+        .where(schema.replay.c.turn_id == turn_id, step_result.c.outcome == "published")
+        .order_by(step_result.c.step_id)
+    )
+    return tuple(connection.execute(query).scalars())
+
+
+def sample_of(connection: sa.Connection, row: Any, *, replayed: bool = False) -> Sample:
+    """The turn in a row of its table with its signals. MisalignedError or ValueError when it cannot be read."""
+    decision = verdict_of(connection, row.turn_id)
+    score = teacher_score_of(connection, row.turn_id)
+    return Sample(
+        turn=turn_of(connection, row),
+        reward=None if decision is None or decision.reward is None else float(decision.reward),
+        hint=score.hint if score else None,
+        teacher_log_probs=score.log_probs if score else None,
+        teacher_top_ids=score.top_ids if score else None,
+        teacher_top_log_probs=score.top_log_probs if score else None,
+        replayed=replayed,
+    )
 
 
 def detail(connection: sa.Connection, turn_id: str) -> TurnDetail:
@@ -144,6 +180,8 @@ def detail(connection: sa.Connection, turn_id: str) -> TurnDetail:
         version=held.version if held and held.outcome == "published" else None,
         stage=connection.execute(waiting).scalar(),
         drop_stage=dropped.stage if dropped else None,
+        unscored=unscored_of(connection, turn_id),
+        replays=replays_of(connection, turn_id),
     )
 
 

@@ -86,8 +86,11 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
+    """`samples` are held by the step, exactly once; `replayed` were trained before and are drawn again."""
+
     step_id: int
     samples: tuple[Sample, ...]
+    replayed: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,8 @@ class Funnel:
     """Where turns are. Always: captured == trained + waiting + sum(dropped.values()).
 
     captured: main turns; side: side turns, beside them. judged, hinted (an accepted hint), scored: how many
-    ever got there. waiting: not yet trained or dropped, split by `stages`. steps: published updates.
+    ever got there. unscored: hints that no teacher can score, by reason. waiting: not yet trained or dropped,
+    split by `stages`. steps: published updates. replayed: how often they drew a trained turn again.
     oldest_waiting_s: age of the oldest turn that waits for the learner rather than for its user.
     """
 
@@ -135,13 +139,15 @@ class Funnel:
     steps: int
     oldest_waiting_s: float | None
     stages: Mapping[str, int] = field(default_factory=dict)
+    unscored: Mapping[str, int] = field(default_factory=dict)
+    replayed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDetail:
     """Everything known about a turn. `use`: the step that holds it; `version`: the one it was trained into;
     `drop`: the reason it will never train; `stage`: where it waits, None once it is final or when it is a
-    side turn.
+    side turn; `unscored`: why its hint has no teacher score; `replays`: the versions it was trained into again.
     """
 
     turn: Turn
@@ -156,6 +162,8 @@ class TurnDetail:
     version: int | None
     stage: Stage | None
     drop_stage: str | None = None
+    unscored: str | None = None
+    replays: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +192,4 @@ class ImportedTurn:
     hints: tuple[Hint, ...]
     score: TeacherScore | None
     drop: Drop | None
+    unscored: str | None = None

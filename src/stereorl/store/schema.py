@@ -4,9 +4,9 @@ below).
 Messages are content-addressed: `part` holds one message as JSON, `context` a node of a tree of conversations,
 so a conversation of n turns costs n nodes and not n^2 / 2 references. A turn points at the node of its reply;
 its prompt is the path above. `use` rows are leases: one step holds a turn at a time (primary key), and an
-abandoned step lets go. `sample_state` and `session_state` are derived from the facts, so that queues cost
-what they return; state.py works them out. The migrations are the truth about the schema; a test compares them
-with this module.
+abandoned step lets go; `replay` rows say which trained turns a step drew again. `sample_state` and
+`session_state` are derived from the facts, so that queues cost what they return; state.py works them out. The
+migrations are the truth about the schema; a test compares them with this module.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sqlalchemy import (
     Text,
 )
 
-HEAD = "0001"  # the newest migration
+HEAD = "0002"  # the newest migration
 _MARK = "\x1ajson:"
 
 
@@ -182,6 +182,15 @@ teacher_score = Table(
     Column("temperature", Double, nullable=False),
     Column("log_probs", LargeBinary, nullable=False),
     Column("at", Double, nullable=False),
+    Column("top_ids", LargeBinary),
+    Column("top_log_probs", LargeBinary),
+)
+unscored = Table(
+    "unscored",
+    metadata,
+    _turn_key(),
+    Column("reason", AnyText, nullable=False),
+    Column("at", Double, nullable=False),
 )
 feedback = Table(
     "feedback",
@@ -224,6 +233,20 @@ use = Table(
     metadata,
     _turn_key(),
     Column("step_id", _Serial, ForeignKey("train_step.step_id"), nullable=False, index=True),
+    Column("position", Integer, nullable=False),
+)
+replay = Table(
+    "replay",
+    metadata,
+    _turn_key(),
+    Column(
+        "step_id",
+        _Serial,
+        ForeignKey("train_step.step_id"),
+        primary_key=True,
+        autoincrement=False,
+        index=True,
+    ),
     Column("position", Integer, nullable=False),
 )
 version = Table(

@@ -13,10 +13,18 @@ from stereorl.data import Hint, NextState, TeacherScore, Turn, Verdict
 from stereorl.errors import MisalignedError
 from stereorl.store import reading, schema, state
 from stereorl.store.capture import put, require
-from stereorl.store.codec import pack_floats
+from stereorl.store.codec import pack_floats, pack_top
 from stereorl.store.engine import insert_missing
-from stereorl.store.records import ImportedTurn, JudgeItem, Stage
-from stereorl.store.schema import drop, sample_state, session_state, teacher_score, turn, verdict
+from stereorl.store.records import Drop, ImportedTurn, JudgeItem, Stage
+from stereorl.store.schema import (
+    drop,
+    sample_state,
+    session_state,
+    teacher_score,
+    turn,
+    unscored,
+    verdict,
+)
 
 
 def queue(stage: Stage, limit: int) -> sa.Select[Any]:
@@ -90,16 +98,18 @@ def _hint_row(turn_id: str, position: int, item: Hint) -> dict[str, object]:
     }
 
 
-def score_queue(connection: sa.Connection, limit: int) -> list[tuple[Turn, Hint]]:
+def score_queue(connection: sa.Connection, limit: int) -> list[tuple[Turn, tuple[Hint, ...]]]:
     found = []
     for row in connection.execute(queue("score", limit)).all():
-        first = next(item for item in reading.hints_of(connection, row.turn_id) if item.accepted)
-        found.append((reading.turn_of(connection, row), first))
+        accepted = tuple(item for item in reading.hints_of(connection, row.turn_id) if item.accepted)
+        found.append((reading.turn_of(connection, row), accepted))
     return found
 
 
 def record_teacher_score(connection: sa.Connection, score: TeacherScore) -> bool:
-    """False, and nothing written, when the turn has a score. MisalignedError when it does not fit the turn."""
+    """False, and nothing written, when the turn has a score or cannot have one. MisalignedError when it does not
+    fit the turn.
+    """
     require(connection, turn.c.turn_id, score.turn_id)
     size = sa.func.length(turn.c.response_ids)
     expected = connection.execute(sa.select(size).where(turn.c.turn_id == score.turn_id)).scalar_one() // 4
@@ -110,7 +120,13 @@ def record_teacher_score(connection: sa.Connection, score: TeacherScore) -> bool
         )
     if not np.isfinite(score.log_probs).all():
         raise MisalignedError(f"The teacher's log-probs of turn {score.turn_id} are not all finite.")
+    top: tuple[bytes | None, bytes | None] = (None, None)
+    if score.top_ids is not None and score.top_log_probs is not None and expected:
+        what = f"The teacher's likeliest ids of turn {score.turn_id}"
+        top = pack_top(score.top_ids, score.top_log_probs, expected, what)
     state.lock(connection, [score.turn_id])
+    if connection.execute(sa.select(unscored.c.turn_id).where(unscored.c.turn_id == score.turn_id)).first():
+        return False
     row = {
         "turn_id": score.turn_id,
         "hint": score.hint,
@@ -118,10 +134,27 @@ def record_teacher_score(connection: sa.Connection, score: TeacherScore) -> bool
         "temperature": score.temperature,
         "log_probs": packed,
         "at": time.time(),
+        "top_ids": top[0],
+        "top_log_probs": top[1],
     }
     if not insert_missing(connection, teacher_score, [row]):
         return False
     state.refresh(connection, [score.turn_id])
+    return True
+
+
+def record_unscored(connection: sa.Connection, turn_id: str, reason: str) -> bool:
+    """False, and nothing written, unless the turn waits for its teacher. A turn without a reward is dropped."""
+    require(connection, turn.c.turn_id, turn_id)
+    state.lock(connection, [turn_id])
+    stage = sa.select(sample_state.c.stage).where(sample_state.c.turn_id == turn_id)
+    if connection.execute(stage).scalar() != "score":
+        return False
+    insert_missing(connection, unscored, [{"turn_id": turn_id, "reason": reason, "at": time.time()}])
+    reward = sa.select(verdict.c.reward).where(verdict.c.turn_id == turn_id)
+    if connection.execute(reward).scalar() is None:
+        put(connection, [Drop(turn_id, "score", reason)])
+    state.refresh(connection, [turn_id])
     return True
 
 
@@ -137,6 +170,8 @@ def import_turn(connection: sa.Connection, item: ImportedTurn) -> bool:
         record_judgement(connection, turn_id, item.verdict, item.hints)
     if item.score is not None:
         record_teacher_score(connection, item.score)
+    if item.unscored is not None:
+        record_unscored(connection, turn_id, item.unscored)
     if item.drop is not None:
         put(connection, [item.drop])
     return True

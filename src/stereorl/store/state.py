@@ -1,7 +1,9 @@
 """Where each turn stands, worked out from the facts; the queues read the result.
 
     captured ──next state/feedback──▶ judge ──verdict──▶ score ──teacher score──▶ ready ──claim──▶ used ──▶ final
-                                        ├──no accepted hint, a reward───────────▶ ready ◀─abandoned─┘
+                                        │                  ├──unscored, a reward─▶ ready ◀─abandoned─┘
+                                        │                  └──unscored, no reward──▶ dropped: final
+                                        ├──no accepted hint, a reward───────────▶ ready
                                         └──no accepted hint, no reward──▶ signalless ──▶ dropped: final
 
 `refresh` is called in the transaction that adds facts about a turn. There is no other place that decides a
@@ -30,6 +32,7 @@ from stereorl.store.schema import (
     step_result,
     teacher_score,
     turn,
+    unscored,
     use,
     verdict,
 )
@@ -45,13 +48,14 @@ def expected_stages() -> sa.Select[Any]:
         return sa.exists().where(table.c.turn_id == turn.c.turn_id, *conditions).correlate(turn)
 
     finished = sa.exists().where(use.c.turn_id == turn.c.turn_id, step_result.c.step_id == use.c.step_id)
+    hinted = sa.and_(some(verdict), some(hint, hint.c.accepted.is_(True)), ~some(unscored))
     rewarded = some(verdict, verdict.c.reward.is_not(None))
     stage = sa.case(
         (some(drop), sa.null()),
         (finished.correlate(turn), sa.null()),
         (some(use), "used"),
         (some(teacher_score), "ready"),
-        (sa.and_(some(verdict), some(hint, hint.c.accepted.is_(True))), "score"),
+        (hinted, "score"),
         (rewarded, "ready"),
         (some(verdict), "signalless"),
         (sa.or_(some(next_state), some(feedback)), "judge"),

@@ -177,8 +177,8 @@ class Store:
         with write_transaction(self._engine) as connection:
             signals.record_judgement(connection, turn_id, verdict, hints)
 
-    def score_queue(self, limit: int = 16) -> list[tuple[Turn, Hint]]:
-        """Turns with an accepted hint (their first) and no teacher score, oldest first."""
+    def score_queue(self, limit: int = 16) -> list[tuple[Turn, tuple[Hint, ...]]]:
+        """Turns that wait for their teacher, oldest first, each with all its accepted hints in order."""
         with transaction(self._engine) as connection:
             return signals.score_queue(connection, limit)
 
@@ -186,6 +186,13 @@ class Store:
         """Store a score; nothing when the turn has one. MisalignedError when it does not fit the turn."""
         with write_transaction(self._engine) as connection:
             signals.record_teacher_score(connection, score)
+
+    def record_unscored(self, turn_id: str, reason: str) -> None:
+        """No hint of a turn that waits for its teacher can be scored: it goes on with its reward alone, or is
+        dropped for this reason when it has none. No effect on any other turn.
+        """
+        with write_transaction(self._engine) as connection:
+            signals.record_unscored(connection, turn_id, reason)
 
     def drop(self, turn_id: str, stage: str, reason: str) -> None:
         """Never train this turn. No effect when it is held by a step, trained, or dropped already."""
@@ -203,12 +210,32 @@ class Store:
         with transaction(self._engine) as connection:
             return list(connection.execute(signals.queue("signalless", limit)).scalars("turn_id"))
 
-    def claim(self, n: int, *, parent_version: int, order: Literal["oldest"] = "oldest") -> Claim | None:
-        """Hold up to `n` ready samples for a new step, exactly once; None when none is ready."""
+    def trim_ready(self, keep: int) -> int:
+        """Drop the oldest of more than `keep` samples that wait for an update, "buffer_full"; returns how many."""
+        with transaction(self._engine) as connection:
+            if training.ready(connection).n <= keep:
+                return 0
+        with write_transaction(self._engine) as connection:
+            return training.trim_ready(connection, keep)
+
+    def claim(
+        self,
+        n: int,
+        *,
+        parent_version: int,
+        order: Literal["oldest"] = "oldest",
+        replay: int = 0,
+        oldest_version: int = 0,
+    ) -> Claim | None:
+        """Hold up to `n` ready samples for a new step, exactly once; None when none is ready.
+
+        `replay` more are drawn from the turns that published steps trained last, none with a token older than
+        `oldest_version`: uniformly, the same ones whenever this step is claimed from this store.
+        """
         assert n > 0
         assert order == "oldest"
         with write_transaction(self._engine) as connection:
-            return training.claim(connection, n, parent_version)
+            return training.claim(connection, n, parent_version, replay=replay, oldest_version=oldest_version)
 
     def finish_step(
         self,

@@ -17,11 +17,12 @@ import sqlalchemy as sa
 
 from stereorl.data import Sample
 from stereorl.errors import MisalignedError, NotFoundError, StoreError
-from stereorl.store import reading, signals, state
+from stereorl.store import reading, replays, signals, state
 from stereorl.store.codec import dump_metrics
 from stereorl.store.engine import insert_missing
 from stereorl.store.records import Claim, OpenStep, Outcome, Ready, StepRow
 from stereorl.store.schema import drop, sample_state, step_result, train_step, turn, use, version
+from stereorl.store.schema import replay as replay_table
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +34,29 @@ def ready(connection: sa.Connection) -> Ready:
     return Ready(*connection.execute(query).one())
 
 
-def claim(connection: sa.Connection, n: int, parent_version: int) -> Claim | None:
-    """The `n` oldest samples, or as many as there are, now held by a new step; None when there are none."""
+def trim_ready(connection: sa.Connection, keep: int) -> int:
+    """Drop by name all ready samples but the newest `keep`; returns how many."""
+    beyond = (
+        sa.select(sample_state.c.turn_id)
+        .where(sample_state.c.stage == "ready")
+        .order_by(sample_state.c.seq.desc())
+        .offset(keep)
+        .with_for_update(skip_locked=True, of=sample_state)
+    )
+    turn_ids = list(connection.execute(beyond).scalars())
+    now = time.time()
+    rows = [{"turn_id": key, "stage": "ready", "reason": "buffer_full", "at": now} for key in turn_ids]
+    insert_missing(connection, drop, rows)
+    state.refresh(connection, turn_ids)
+    return len(turn_ids)
+
+
+def claim(
+    connection: sa.Connection, n: int, parent_version: int, *, replay: int = 0, oldest_version: int = 0
+) -> Claim | None:
+    """The `n` oldest samples, or as many as there are, now held by a new step; None when there are none. With
+    them up to `replay` turns that were trained before.
+    """
     rows = connection.execute(claim_query(n)).all()
     samples = [sample for row in rows if (sample := _sample(connection, row))]
     if not samples:
@@ -47,7 +69,8 @@ def claim(connection: sa.Connection, n: int, parent_version: int) -> Claim | Non
     uses = [{"turn_id": turn_id, "step_id": step_id, "position": k} for k, turn_id in enumerate(turn_ids)]
     connection.execute(sa.insert(use), uses)
     state.refresh(connection, turn_ids)
-    return Claim(step_id, tuple(samples))
+    replayed = replays.draw(connection, step_id, replay, oldest_version) if replay else ()
+    return Claim(step_id, tuple(samples), replayed)
 
 
 def claim_query(n: int) -> sa.Select[Any]:
@@ -57,15 +80,8 @@ def claim_query(n: int) -> sa.Select[Any]:
 
 def _sample(connection: sa.Connection, row: Any) -> Sample | None:
     """A turn that cannot be read must not block the queue for ever: it is dropped by name."""
-    decision = reading.verdict_of(connection, row.turn_id)
-    score = reading.teacher_score_of(connection, row.turn_id)
     try:
-        return Sample(
-            turn=reading.turn_of(connection, row),
-            reward=None if decision is None or decision.reward is None else float(decision.reward),
-            hint=score.hint if score else None,
-            teacher_log_probs=score.log_probs if score else None,
-        )
+        return reading.sample_of(connection, row)
     except (MisalignedError, ValueError):
         reason = {"turn_id": row.turn_id, "stage": "ready", "reason": "misaligned", "at": time.time()}
         insert_missing(connection, drop, [reason])
@@ -171,13 +187,18 @@ def versions_of_turns(connection: sa.Connection, turn_ids: Sequence[str]) -> dic
 
 
 def trained_versions(connection: sa.Connection, session_id: str) -> list[int]:
-    query = _trained().join(turn, turn.c.turn_id == use.c.turn_id).where(turn.c.session_id == session_id)
-    return sorted({found for _, found in connection.execute(query)})
+    """Those that a session's turns were trained into, for the first time or again."""
+    found: set[int] = set()
+    for table in (use, replay_table):
+        of_turn = _trained(table).join(turn, turn.c.turn_id == table.c.turn_id)
+        rows = connection.execute(of_turn.where(turn.c.session_id == session_id))
+        found.update(number for _, number in rows)
+    return sorted(found)
 
 
-def _trained() -> sa.Select[Any]:
+def _trained(table: sa.Table = use) -> sa.Select[Any]:
     return (
-        sa.select(use.c.turn_id, step_result.c.version)
-        .join(step_result, step_result.c.step_id == use.c.step_id)
+        sa.select(table.c.turn_id, step_result.c.version)
+        .join(step_result, step_result.c.step_id == table.c.step_id)
         .where(step_result.c.outcome == "published")
     )

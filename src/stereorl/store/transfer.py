@@ -142,6 +142,7 @@ def _imported(line: TurnLine, *, retrain: bool) -> ImportedTurn:
         hints=tuple(line.hint_values()),
         score=line.score_value(),
         drop=drop,
+        unscored=line.unscored,
     )
 
 
@@ -187,14 +188,18 @@ _COLUMNS = {
     "hints": "string",
     "hint": "string",
     "teacher_log_probs": "list float32",
+    "teacher_top_ids": "list list int32",
+    "teacher_top_log_probs": "list list float32",
+    "unscored": "string",
     "drop": "string",
     "trained_version": "int32",
 }
 
 
 def _arrow(pa: Any, kind: str) -> Any:
-    item = getattr(pa, kind.removeprefix("list "))()
-    return pa.list_(item) if kind.startswith("list ") else item
+    if kind.startswith("list "):
+        return pa.list_(_arrow(pa, kind.removeprefix("list ")))
+    return getattr(pa, kind)()
 
 
 def _batches(store: Store) -> Iterator[list[TurnDetail]]:
@@ -222,6 +227,8 @@ def _parquet_row(detail: TurnDetail) -> dict[str, Any]:
         "votes": line["verdict"]["votes"] if detail.verdict else None,
         "hint": score["hint"] if score else None,
         "teacher_log_probs": score["log_probs"] if score else None,
+        "teacher_top_ids": score["top_ids"] if score else None,
+        "teacher_top_log_probs": score["top_log_probs"] if score else None,
         "drop": detail.drop,
     }
     return {name: _cell(row[name], kind) for name, kind in _COLUMNS.items()}
