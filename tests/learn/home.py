@@ -12,6 +12,8 @@ import torch
 from stereorl.config import Config
 from stereorl.data import Message, NextState, Vote
 from stereorl.learn.loop import Learner
+from stereorl.policy.engine import Scores
+from stereorl.signals.teacher import HINT_OVER_CONTEXT
 from stereorl.store.records import NewSession, SessionEvent
 from stereorl.store.store import Store
 from stereorl.store.versions import Versions
@@ -29,17 +31,37 @@ class WordJudge:
 
 
 class FlatTeacher:
-    """The same log-prob everywhere. `name` decides whether it is asked again at the step."""
+    """The same log-prob everywhere, ids 0 to K - 1 the likeliest. One that moves is asked again at the step."""
 
     def __init__(self, name="base", value=-1.0):
-        self.name, self.value, self.asked, self.refuses = name, value, 0, None
+        self.name, self.value, self.asked, self.refuses, self.failure = name, value, 0, set(), None
+        self.moves = name in ("live", "ema")
+        self.followed = 0
 
-    def score(self, pairs):
+    def score(self, pairs, *, top_k=0):
+        if self.failure is not None:
+            raise self.failure
         self.asked += len(pairs)
         return [
-            None if hint == self.refuses else np.full(len(turn.response_ids), self.value, np.float32)
+            HINT_OVER_CONTEXT if hint in self.refuses else self._scores(len(turn.response_ids), top_k)
             for turn, hint in pairs
         ]
+
+    def _scores(self, n, top_k):
+        own = np.full(n, self.value, np.float32)
+        if not top_k:
+            return Scores(own)
+        top = np.tile(np.arange(top_k, dtype=np.int32), (n, 1))
+        return Scores(own, top, np.full((n, top_k), self.value, np.float32))
+
+    def follow(self):
+        self.followed += 1
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
 
 
 @dataclass

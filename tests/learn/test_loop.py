@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from stereorl import faults
-from stereorl.errors import StoreError, VersionError
+from stereorl.errors import StoreError, TeacherError, VersionError
 from tests.learn.home import FlatTeacher, equal, make_home, tensors
 
 FOUR = ("good", "bad", "bad please answer in one short sentence", "good")
@@ -108,14 +108,75 @@ def test_a_hint_is_scored_and_trained(home):
     assert home.store.steps()[0].metrics["n_teacher"] == 1
 
 
-def test_a_hint_that_does_not_fit_drops_its_turn_by_name(home):
-    text = "bad please answer in one short sentence"
-    (turn_id,) = home.talk(text)
+def test_hints_that_cannot_be_scored_leave_the_reward(home):
+    (rewarded,) = home.talk(FOUR[2])
+    (hinted,) = home.talk("That was wrong, use one short sentence")  # a word that this judge does not know
     learner = home.learner()
     learner.parts.collector.collect()
-    home.teacher.refuses = home.store.detail(turn_id).hints[0].text
+    home.teacher.refuses = {home.store.detail(key).hints[0].text for key in (rewarded, hinted)}
     home.drain(learner)
-    assert home.store.detail(turn_id).drop == "hint_over_context"
+    detail = home.store.detail(rewarded)
+    assert (detail.stage, detail.unscored, detail.drop) == ("ready", "hint_over_context", None)
+    detail = home.store.detail(hinted)
+    assert (detail.unscored, detail.drop, detail.drop_stage) == ("hint_over_context",) * 2 + ("score",)
+    home.talk("good", "good", "good")
+    home.drain(learner)
+    detail = home.store.detail(rewarded)
+    assert (detail.version, detail.teacher_scores) == (1, ())
+
+
+def test_a_teacher_that_fails_stops_no_training(home, caplog):
+    home.teacher.failure = TeacherError("The teacher cannot be reached.")
+    (hinted,) = home.talk(FOUR[2])
+    ids = home.talk("good", "bad", "good", "bad")
+    learner = home.learner()
+    home.drain(learner)
+    assert {home.store.detail(key).version for key in ids} == {1}
+    assert home.store.detail(hinted).stage == "score"
+    assert caplog.text.count("asking again in 1 s") == 1  # the rounds after it did not ask
+    home.teacher.failure = None
+    learner.parts.scorer._not_before = 0.0
+    home.drain(learner)
+    assert home.store.detail(hinted).stage == "ready"
+
+
+def test_what_waits_beyond_the_buffer_is_dropped_the_oldest_first(tmp_path):
+    home = make_home(tmp_path / "home", buffer_size=5)
+    ids = home.talk(*["good"] * 8)
+    learner = home.learner()
+    learner.parts.collector.collect()
+    learner.learn_once()
+    assert [home.store.detail(key).drop for key in ids[:3]] == ["buffer_full"] * 3
+    assert [home.store.detail(key).version for key in ids[3:]] == [1, 1, 1, 1, None]
+    funnel = home.store.funnel()
+    assert funnel.captured == funnel.trained + funnel.waiting + sum(funnel.dropped.values())
+
+
+def test_a_share_of_each_batch_is_drawn_again(tmp_path):
+    home = make_home(tmp_path / "home", replay=0.5)
+    learner = home.learner()
+    first = home.talk("good", "bad")
+    home.drain(learner)
+    assert home.versions.current() == 1  # two of four are new, and nothing was there to draw
+    second = home.talk("good", "bad", version=1)
+    home.drain(learner)
+    metrics = home.store.steps()[-1].metrics
+    assert (metrics["n"], metrics["n_replayed"], home.store.steps()[-1].n) == (4, 2, 2)
+    assert [home.store.detail(key).replays for key in (*first, *second)] == [(2,), (2,), (), ()]
+    assert [home.store.detail(key).version for key in (*first, *second)] == [1, 1, 2, 2]
+    assert home.store.funnel().replayed == 2
+    home.drain(learner)
+    assert home.versions.current() == 2  # without a new sample there is no update
+
+
+def test_what_is_too_old_is_not_drawn_again(tmp_path):
+    home = make_home(tmp_path / "home", replay=0.5, max_staleness=0)
+    learner = home.learner()
+    for version in range(3):
+        home.talk("good", "bad", version=version)
+        home.drain(learner)
+    assert home.versions.current() == 3
+    assert home.store.funnel().replayed == 0
 
 
 @pytest.mark.parametrize("queue", ["judge_queue", "score_queue", "orphan_queue", "signalless"])

@@ -32,6 +32,23 @@ def test_a_batch_is_due_when_full_or_when_the_oldest_has_waited(tmp_path, n, old
     assert batcher(tmp_path).due(Ready(n, oldest)) is due
 
 
+@pytest.mark.parametrize(
+    ("share", "new", "replays"),
+    [
+        (0.0, 8, {8: 0, 1: 0}),
+        (0.25, 6, {6: 2, 3: 1, 1: 0}),
+        (0.5, 4, {4: 4, 2: 2, 1: 1}),
+        (0.99, 1, {1: 7}),
+    ],
+)
+def test_replay_takes_its_share_of_a_batch_and_leaves_something_new(tmp_path, share, new, replays):
+    half = batcher(tmp_path, replay=share)
+    assert half.new == new
+    assert half.due(Ready(new, 99.0))
+    assert not half.due(Ready(new - 1, 99.0))
+    assert {n: half.replays(n) for n in replays} == replays
+
+
 def test_idle_only(tmp_path):
     def tell(in_flight, last, pid):
         (tmp_path / "activity.json").write_text(json.dumps({"in_flight": in_flight, "last_request_at": last}))

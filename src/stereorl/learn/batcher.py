@@ -21,9 +21,19 @@ class Batcher:
         self._run = run
         self._clock = clock
 
+    @property
+    def new(self) -> int:
+        """How many samples of a whole batch are new: what `replay` leaves of it, one at least."""
+        size = self._config.batch_size
+        return max(1, size - round(self._config.replay * size))
+
+    def replays(self, n: int) -> int:
+        """How many trained turns to draw beside `n` new samples, so that their share stays the same."""
+        return round(n * (self._config.batch_size - self.new) / self.new)
+
     def due(self, ready: Ready) -> bool:
-        """A whole batch, or fewer of which the oldest has waited `max_wait_s`."""
-        if ready.n >= self._config.batch_size:
+        """A whole batch's new samples, or fewer of which the oldest has waited `max_wait_s`."""
+        if ready.n >= self.new:
             return True
         return (
             ready.n > 0

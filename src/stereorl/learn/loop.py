@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from stereorl.policy.load import Loaded
     from stereorl.signals.judge import Judge
     from stereorl.signals.teacher import Teacher
-    from stereorl.store.records import Claim
+    from stereorl.store.records import Claim, Ready
     from stereorl.store.store import Store
     from stereorl.store.versions import Versions
 
@@ -110,7 +110,8 @@ class Learner:
         if not self.parts.batcher.idle():
             return False
         scored = self.parts.scorer.score() > 0
-        return (self.parts.batcher.due(self._store.ready()) and self._train()) or scored
+        ready = self._ready()
+        return (self.parts.batcher.due(ready) and self._train(ready)) or scored
 
     def follow(self) -> None:
         """Be at the version that serves, after repairing what the last learner left open.
@@ -138,10 +139,24 @@ class Learner:
             return
         self.parts.checkpoints.check_base(current)
 
-    def _train(self) -> bool:
+    def _ready(self) -> Ready:
+        """What waits, once the oldest beyond the buffer are dropped; a whole batch always may wait."""
+        learn = self.config.learn
+        dropped = self._store.trim_ready(max(learn.buffer_size, learn.batch_size))
+        if dropped:
+            self._log.warning("Dropped %d samples beyond learn.buffer_size %d.", dropped, learn.buffer_size)
+        return self._store.ready()
+
+    def _train(self, ready: Ready) -> bool:
         assert self._version is not None, "follow before training"
         parent = self._version
-        claim = self._store.claim(self.config.learn.batch_size, parent_version=parent)
+        n = min(ready.n, self.parts.batcher.new)
+        claim = self._store.claim(
+            n,
+            parent_version=parent,
+            replay=self.parts.batcher.replays(n),
+            oldest_version=max(0, parent - self.config.learn.max_staleness),
+        )
         if claim is None:
             return False
         faults.point("learn.claimed")
@@ -170,7 +185,7 @@ class Learner:
     def _step(self, claim: Claim, parent: int) -> tuple[Result, dict[str, Any]]:
         parts = self.parts
         try:
-            samples = parts.scorer.fresh(claim.samples)
+            samples = parts.scorer.fresh([*claim.samples, *claim.replayed])
             update = parts.trainer.step(samples, version=parent)
             faults.point("learn.stepped")
             report = parts.gate.check(parts.trainer, update)

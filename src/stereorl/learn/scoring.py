@@ -1,69 +1,144 @@
-"""The teacher's log-probs on the sampled ids: once when a hint is found, and again at the step for a live teacher."""
+"""The teacher's log-probs on the sampled ids: once when a hint is found, and again at the step for a moving teacher."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from stereorl import faults
 from stereorl.data import Hint, Sample, TeacherScore, Turn
-from stereorl.data.turn import FloatArray
-from stereorl.errors import MisalignedError, NotFoundError
-from stereorl.signals.teacher import HINT_OVER_CONTEXT, Teacher
+from stereorl.errors import MisalignedError, NotFoundError, TeacherError
+from stereorl.learn.choosing import Choice, Hinted, Shortest
+from stereorl.policy.engine import Scores
+from stereorl.signals.teacher import Teacher
 from stereorl.store.store import Store
 
 log = logging.getLogger("stereorl.learn")
 
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+
 
 class Scorer:
-    """Scores hinted turns. A hint that does not fit into the context drops its turn by name."""
+    """Scores hinted turns. One whose hints cannot be scored goes on with its reward, or is dropped by name.
 
-    def __init__(self, store: Store, teacher: Teacher, *, at_a_time: int):
+    A teacher that fails is asked again after 1, 2, 4 ... 60 s; until then `score` moves nothing, and what is ready
+    trains. `top_k`: how many of the teacher's likeliest ids are recorded at each token.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        teacher: Teacher,
+        *,
+        at_a_time: int,
+        top_k: int = 0,
+        choice: Choice | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._store = store
         self._teacher = teacher
         self._at_a_time = at_a_time
+        self._top_k = top_k
+        self._choice = choice or Shortest()
+        self._clock = clock
+        self._pause_s = FIRST_PAUSE_S
+        self._not_before = -float("inf")
 
     def score(self) -> int:
         """Score what waits, a few at a time; returns how many turns moved."""
+        if self._clock() < self._not_before:
+            return 0
         waiting = self._store.score_queue(limit=self._at_a_time)
         if not waiting:
             return 0
         faults.point("learn.scored.before")
-        scores = self._teacher.score([(turn, hint.text) for turn, hint in waiting])
-        for (turn, hint), log_probs in zip(waiting, scores, strict=True):
+        try:
+            found = self._ask(waiting)
+        except TeacherError as error:
+            self._not_before = self._clock() + self._pause_s
+            log.error("%s %d turns wait; asking again in %g s.", error, len(waiting), self._pause_s)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            return 0
+        self._pause_s = FIRST_PAUSE_S
+        for (turn, _), (hint, scores) in zip(waiting, found, strict=True):
             with suppress(NotFoundError):  # its session was forgotten meanwhile
-                self._record(turn, hint, log_probs)
+                self._record(turn, hint, scores)
         return len(waiting)
 
     def fresh(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples with the teacher's log-probs of this moment, if the teacher moves with the policy."""
-        hinted = [(s.turn, s.hint) for s in samples if s.hint is not None]
-        if self._teacher.name != "live" or not hinted:
-            return list(samples)
-        scores = {
-            turn.turn_id: new for (turn, _), new in zip(hinted, self._teacher.score(hinted), strict=True)
-        }
-        return [
-            s if (new := scores.get(s.turn.turn_id)) is None else replace(s, teacher_log_probs=new)
-            for s in samples
-        ]
+        """The samples with the teacher's log-probs of this moment, if the teacher moves with the policy.
 
-    def _record(self, turn: Turn, hint: Hint, log_probs: FloatArray | None) -> None:
-        if log_probs is None:
-            self._store.drop(turn.turn_id, "score", HINT_OVER_CONTEXT)
-            return
+        One that it can no longer score trains on its reward alone or, without one, on what was recorded; so do all
+        when the teacher fails.
+        """
+        hinted = [s for s in samples if s.hint is not None]
+        if not self._teacher.moves or not hinted:
+            return list(samples)
+        pairs = [(s.turn, s.hint or "") for s in hinted]
+        try:
+            scores = self._teacher.score(pairs, top_k=self._top_k)
+        except TeacherError as error:
+            log.error("%s This step uses the recorded scores.", error)
+            return list(samples)
+        found = {s.turn.turn_id: new for s, new in zip(hinted, scores, strict=True)}
+        return [_renewed(sample, found.get(sample.turn.turn_id)) for sample in samples]
+
+    def _ask(self, waiting: Sequence[Hinted]) -> list[tuple[Hint, Scores | str]]:
+        """Per turn the best hint that can be scored, with its scores; else the best one, with the reason."""
+        orders = self._choice.order(waiting)
+        answers: dict[int, tuple[Hint, Scores | str]] = {}
+        for rank in range(max(map(len, orders))):
+            left = [
+                at
+                for at, hints in enumerate(orders)
+                if rank < len(hints) and (at not in answers or isinstance(answers[at][1], str))
+            ]
+            if not left:
+                break
+            pairs = [(waiting[at][0], orders[at][rank].text) for at in left]
+            for at, scores in zip(left, self._teacher.score(pairs, top_k=self._top_k), strict=True):
+                if rank == 0 or not isinstance(scores, str):
+                    answers[at] = (orders[at][rank], scores)
+        return [answers[at] for at in range(len(waiting))]
+
+    def _record(self, turn: Turn, hint: Hint, scores: Scores | str) -> None:
+        if isinstance(scores, str):
+            self._store.record_unscored(turn.turn_id, scores)
+        else:
+            self._record_scores(turn, hint, scores)
+        faults.point("learn.scored.after")
+
+    def _record_scores(self, turn: Turn, hint: Hint, scores: Scores) -> None:
         score = TeacherScore(
             turn_id=turn.turn_id,
             hint=hint.text,
             teacher=self._teacher.name,
             temperature=turn.sampling.score_temperature,
-            log_probs=log_probs,
+            log_probs=scores.log_probs,
+            top_ids=scores.top_ids,
+            top_log_probs=scores.top_log_probs,
         )
         try:
             self._store.record_teacher_score(score)
         except MisalignedError as error:
             log.warning("%s", error)
-            self._store.drop(turn.turn_id, "score", "misaligned")
-        faults.point("learn.scored.after")
+            self._store.record_unscored(turn.turn_id, "misaligned")
+
+
+def _renewed(sample: Sample, new: Scores | str | None) -> Sample:
+    if isinstance(new, Scores):
+        return replace(
+            sample,
+            teacher_log_probs=new.log_probs,
+            teacher_top_ids=new.top_ids,
+            teacher_top_log_probs=new.top_log_probs,
+        )
+    if new is None or not sample.has_reward:
+        return sample
+    return replace(
+        sample, hint=None, teacher_log_probs=None, teacher_top_ids=None, teacher_top_log_probs=None
+    )
