@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -58,8 +60,9 @@ class NoScale(_Memoryless):
 
 @dataclass(frozen=True, slots=True)
 class SignalRMS(_Memoryless):
-    """Factors 1 / rms of each signal over the batch; 1 where it is absent or (next to) zero. Source: DESIGN section 5.
+    """Factors 1 / rms of each signal over the batch; 1 where it is absent, (next to) zero or not finite.
 
+    Source: DESIGN section 5. Errors: none.
     A reward of +-1 on every token and gaps of several nats on a few then weigh alike.
     """
 
@@ -71,6 +74,7 @@ class SignalRMS(_Memoryless):
 class LossStd:
     """Factors 1 / std of each term's own loss over the last updates, within [0.1, 10]; 1 until two are known.
 
+    Equation: 1 / sqrt(mean((L - mean(L))^2)) over the last `scale_window` losses of the term at weight 1.
     Source: the running normalisation (L - mean) / std of the second seed article. Subtracting the mean has no
     gradient, so the factor is all of it; and a surrogate's std may be next to nothing, hence the bound.
     Errors: ValueError for a window below 2.
@@ -88,17 +92,21 @@ class LossStd:
         return Weights(_inverse_std(self._eval), _inverse_std(self._dir))
 
     def observe(self, eval_loss: float | None, dir_loss: float | None) -> None:
-        if eval_loss is not None:
-            self._eval = [*self._eval, eval_loss][-self.scale_window :]
-        if dir_loss is not None:
-            self._dir = [*self._dir, dir_loss][-self.scale_window :]
+        self._eval = self._slide(self._eval, eval_loss)
+        self._dir = self._slide(self._dir, dir_loss)
 
     def state_dict(self) -> dict[str, Any]:
         return {"eval": list(self._eval), "dir": list(self._dir)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._eval = [float(value) for value in state["eval"]]
-        self._dir = [float(value) for value in state["dir"]]
+        self._eval = [float(value) for value in state["eval"][-self.scale_window :]]
+        self._dir = [float(value) for value in state["dir"][-self.scale_window :]]
+
+    def _slide(self, losses: list[float], loss: float | None) -> list[float]:
+        """The last losses with one more; one that is not finite would spoil every factor in the window."""
+        if loss is None or not math.isfinite(loss):
+            return losses
+        return [*losses, loss][-self.scale_window :]
 
 
 def rms(value_BT: Tensor, mask_BT: Tensor) -> float | None:
@@ -108,17 +116,15 @@ def rms(value_BT: Tensor, mask_BT: Tensor) -> float | None:
     """
     check_BT(value_BT=value_BT, mask_BT=mask_BT)
     check_mask(mask_BT=mask_BT)
-    chosen = value_BT[mask_BT]
+    chosen = value_BT[mask_BT].double()
     return float(chosen.square().mean().sqrt()) if chosen.numel() else None
 
 
 def _inverse(size: float | None) -> float:
-    return 1.0 if size is None or size < _LEAST_RMS else 1.0 / size
+    return 1.0 / size if size is not None and _LEAST_RMS <= size < math.inf else 1.0
 
 
 def _inverse_std(losses: list[float]) -> float:
     if len(losses) < 2:
         return 1.0
-    mean = sum(losses) / len(losses)
-    std = (sum((loss - mean) ** 2 for loss in losses) / len(losses)) ** 0.5
-    return float(min(max(1 / max(std, 1 / _BOUND), 1 / _BOUND), _BOUND))
+    return 1 / min(max(statistics.pstdev(losses), 1 / _BOUND), _BOUND)

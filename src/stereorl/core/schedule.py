@@ -1,13 +1,15 @@
 """The weights of the two signals over time. A further schedule is a further class behind `Schedule`.
 
-A schedule's state moves when it sees a larger step than before, never with how often it is asked.
+A schedule's state moves when it sees a larger step than before, never with how often it is asked. A reading that is
+not finite counts as not known, so that one diverged update does not spoil the weights of those after it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,13 @@ class Stateless:
 
 @dataclass(frozen=True, slots=True)
 class Constant(Stateless):
-    """w(step) = (w_eval, w_dir) at every step. Source: arXiv 2603.10165 with (1, 1)."""
+    """w(step) = (w_eval, w_dir) at every step. Source: arXiv 2603.10165 with (1, 1). Errors: ValueError on nonsense."""
 
     w_eval: float = 1.0
     w_dir: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_weights(self.w_eval, self.w_dir)
 
     def weights(self, progress: Progress) -> Weights:
         return Weights(self.w_eval, self.w_dir)
@@ -111,8 +116,8 @@ class Cosine(Linear):
 class Performance:
     """w_dir falls by a factor with each update at or above a score, and recovers by it below; never under the floor.
 
-    Equation: level' = max(level * decay, floor) if mean of the last `window` rewards >= threshold, else
-        min(level / decay, w_dir); w = (w_eval, level).
+    Equation: level' = max(level * decay, floor) if the mean of the last `window` mean rewards >= threshold,
+        else min(level / decay, w_dir); w = (w_eval, level). A start below the floor stays where it is.
     Source: the second seed article's performance trigger, which only ever decays; here guidance returns when
     it is needed.
     Errors: ValueError for decay outside (0, 1), a window below 1, a negative weight.
@@ -131,27 +136,29 @@ class Performance:
     def __post_init__(self) -> None:
         _check_weights(self.w_eval, self.w_dir, self.floor)
         _check_window(self.window)
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"threshold must be finite, not {self.threshold}.")
         if not 0 < self.decay < 1:
             raise ValueError(f"decay must lie in (0, 1), not {self.decay}.")
         self._level = self.w_dir
 
     def weights(self, progress: Progress) -> Weights:
-        if progress.step > self._seen and progress.mean_reward is not None:
-            self._rewards = [*self._rewards, progress.mean_reward][-self.window :]
-            pleased = sum(self._rewards) / len(self._rewards) >= self.threshold
-            floor = min(self.floor, self.w_dir)
-            self._level = (
-                max(self._level * self.decay, floor) if pleased else min(self._level / self.decay, self.w_dir)
-            )
+        if progress.step > self._seen and _known(progress.mean_reward):
+            self._rewards = _slide(self._rewards, progress.mean_reward, self.window)
+            pleased = _mean(self._rewards) >= self.threshold
+            self._level = self._bounded(self._level * self.decay if pleased else self._level / self.decay)
         self._seen = max(self._seen, progress.step)
         return Weights(self.w_eval, self._level)
+
+    def _bounded(self, level: float) -> float:
+        return min(max(level, self.floor), self.w_dir)  # a start below the floor wins
 
     def state_dict(self) -> dict[str, Any]:
         return {"rewards": list(self._rewards), "level": self._level, "seen": self._seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._rewards = [float(value) for value in state["rewards"]]
-        self._level, self._seen = float(state["level"]), int(state["seen"])
+        self._rewards = _last(state["rewards"], self.window)
+        self._level, self._seen = self._bounded(float(state["level"])), int(state["seen"])
 
 
 @dataclass(slots=True)
@@ -159,6 +166,7 @@ class Density:
     """w_dir grows with the share of samples that carry a hint.
 
     Equation: w = (w_eval, w_dir * (1 + alpha * mean of the last `window` directive shares)); w_dir before the first.
+        Never below 0, also for a negative alpha.
     Source: the first seed article (alpha 0.5, window 10). Errors: ValueError for a window below 1, a negative weight.
     """
 
@@ -172,19 +180,21 @@ class Density:
     def __post_init__(self) -> None:
         _check_weights(self.w_eval, self.w_dir)
         _check_window(self.window)
+        if not math.isfinite(self.density_alpha):
+            raise ValueError(f"density_alpha must be finite, not {self.density_alpha}.")
 
     def weights(self, progress: Progress) -> Weights:
-        if progress.step > self._seen and progress.directive_share is not None:
-            self._shares = [*self._shares, progress.directive_share][-self.window :]
+        if progress.step > self._seen:
+            self._shares = _slide(self._shares, progress.directive_share, self.window)
         self._seen = max(self._seen, progress.step)
-        mean = sum(self._shares) / len(self._shares) if self._shares else 0.0
+        mean = _mean(self._shares) if self._shares else 0.0
         return Weights(self.w_eval, max(self.w_dir * (1 + self.density_alpha * mean), 0.0))
 
     def state_dict(self) -> dict[str, Any]:
         return {"shares": list(self._shares), "seen": self._seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._shares = [float(value) for value in state["shares"]]
+        self._shares = _last(state["shares"], self.window)
         self._seen = int(state["seen"])
 
 
@@ -193,8 +203,7 @@ class Balance:
     """Equal gradient norms of the two terms, the weights' sum unchanged.
 
     Equation: w_eval' n_e = w_dir' n_d and w_eval' + w_dir' = w_eval + w_dir, with n the means of the last
-    `window` norms
-        at weight 1; w_eval' / w_dir' stays within a factor `balance_bound` of w_eval / w_dir.
+        `window` norms at weight 1; w_eval' / w_dir' stays within a factor `balance_bound` of w_eval / w_dir.
     Source: GradNorm's aim (arXiv 1711.02257) in closed form for two terms. The first seed article's square root of a
         ratio of losses is NaN or flips its sign, since surrogates may be negative.
     Errors: ValueError for a bound below 1, a window below 1, a negative weight.
@@ -213,20 +222,18 @@ class Balance:
     def __post_init__(self) -> None:
         _check_weights(self.w_eval, self.w_dir)
         _check_window(self.window)
-        if not self.balance_bound >= 1:
-            raise ValueError(f"balance_bound must be at least 1, not {self.balance_bound}.")
+        if not 1 <= self.balance_bound < math.inf:
+            raise ValueError(f"balance_bound must be finite and at least 1, not {self.balance_bound}.")
 
     def weights(self, progress: Progress) -> Weights:
         if progress.step > self._seen:
-            if progress.eval_norm is not None:
-                self._eval = [*self._eval, progress.eval_norm][-self.window :]
-            if progress.dir_norm is not None:
-                self._dir = [*self._dir, progress.dir_norm][-self.window :]
+            self._eval = _slide(self._eval, progress.eval_norm, self.window)
+            self._dir = _slide(self._dir, progress.dir_norm, self.window)
         self._seen = max(self._seen, progress.step)
         start = Weights(self.w_eval, self.w_dir)
         if not self._eval or not self._dir or min(self.w_eval, self.w_dir) == 0:
             return start
-        n_eval, n_dir = sum(self._eval) / len(self._eval), sum(self._dir) / len(self._dir)
+        n_eval, n_dir = _mean(self._eval), _mean(self._dir)
         if min(n_eval, n_dir) <= 0:
             return start
         first = self.w_eval / self.w_dir
@@ -238,8 +245,8 @@ class Balance:
         return {"eval": list(self._eval), "dir": list(self._dir), "seen": self._seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._eval = [float(value) for value in state["eval"]]
-        self._dir = [float(value) for value in state["dir"]]
+        self._eval = _last(state["eval"], self.window)
+        self._dir = _last(state["dir"], self.window)
         self._seen = int(state["seen"])
 
 
@@ -265,7 +272,26 @@ class Complementary(Stateless):
 
 
 def _between(start: float, end: float, share: float) -> float:
-    return start * (1 - share) + end * share  # exact at both ends
+    return (
+        end if share >= 1 else start + (end - start) * share
+    )  # exact at both ends, and where they are equal
+
+
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
+def _slide(values: list[float], value: float | None, window: int) -> list[float]:
+    """The last `window` values with one more, if it is known."""
+    return _last([*values, value], window) if _known(value) else values
+
+
+def _last(values: Sequence[float], window: int) -> list[float]:
+    return [float(value) for value in values[-window:]]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _check_steps(steps: int) -> None:
@@ -279,5 +305,5 @@ def _check_window(window: int) -> None:
 
 
 def _check_weights(*weights: float) -> None:
-    if not all(weight >= 0 for weight in weights):
-        raise ValueError(f"Weights must not be negative: {weights}.")
+    if not all(0 <= weight < math.inf for weight in weights):
+        raise ValueError(f"Weights must be finite and not negative: {weights}.")
