@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import uvicorn
 
 from stereorl.config import Config, load_config
 from stereorl.data import Message, Turn
 from stereorl.errors import ContextLengthError
-from stereorl.policy.engine import GenerateRequest, Token
+from stereorl.policy.engine import GenerateRequest, Scores, Token
 from stereorl.serve.app import create_app
 from stereorl.store.versions import Versions
 
@@ -103,8 +104,23 @@ class ScriptedEngine:
             if not done:
                 self.cancelled.append(request.request_id)
 
-    async def score(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError
+    async def score(
+        self,
+        prompt_ids: tuple[int, ...],
+        response_ids: tuple[int, ...],
+        *,
+        temperature: float,
+        top_k: int = 0,
+    ) -> Scores:
+        """The same log-prob everywhere; the likeliest ids are 0, 1, 2 ..."""
+        if len(prompt_ids) + len(response_ids) > self.renderer.context_length:
+            raise ContextLengthError("too long", param="prompt_ids")
+        await asyncio.sleep(self.delay_s)
+        own = np.full(len(response_ids), self.log_prob / temperature, np.float32)
+        if not top_k:
+            return Scores(own)
+        top = np.tile(np.arange(top_k, dtype=np.int32), (len(own), 1))
+        return Scores(own, top, np.tile(own[:, None], (1, top_k)))
 
     async def use_version(self, version: int, path: Path | None) -> None:
         if version in self.refuse:

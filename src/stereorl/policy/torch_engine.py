@@ -48,6 +48,7 @@ class TorchEngine:
         attention.register()
         self._config = config
         self._context_length = loaded.context_length
+        self._vocabulary = int(loaded.model.get_input_embeddings().weight.shape[0])
         self._eos_ids = loaded.eos_ids
         self.renderer = Renderer(loaded.tokenizer, loaded.context_length, loaded.eos_ids)
         planned = can_plan(loaded.model.config.get_text_config())
@@ -120,6 +121,13 @@ class TorchEngine:
     ) -> Scores:
         """Log-probs of a given response under the weights that serve."""
         self._check_length(len(prompt_ids), len(response_ids))
+        for name, ids in (("prompt_ids", prompt_ids), ("response_ids", response_ids)):
+            if ids and not (min(ids) >= 0 and max(ids) < self._vocabulary):
+                raise RequestError(
+                    f"'{name}' holds an id outside this model's vocabulary of {self._vocabulary}.",
+                    code="invalid_value",
+                    param=name,
+                )
         if self._closed:
             raise EngineError("The engine is closed.")
 

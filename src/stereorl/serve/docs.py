@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from stereorl.serve import openai
+from stereorl.serve import openai, scoring
 
 _REF = "#/components/schemas/{model}"
 _MODELS: tuple[tuple[type[BaseModel], Any], ...] = (
@@ -21,6 +21,8 @@ _MODELS: tuple[tuple[type[BaseModel], Any], ...] = (
     (openai.ModelList, "serialization"),
     (openai.FeedbackReceipt, "serialization"),
     (openai.Health, "serialization"),
+    (scoring.ScoreRequest, "validation"),
+    (scoring.ScoreAnswer, "serialization"),
 )
 _WHY = {
     400: "Not valid: the JSON, a field, a header, or a prompt that is longer than the context.",
@@ -92,6 +94,9 @@ _CHAT_ANSWER = {
 CHAT = _operation(_CHAT_ANSWER, 400, 413, 415, 429, 507, request=openai.ChatRequest, tags=["openai"])
 FEEDBACK = _operation(
     _json(openai.FeedbackReceipt), 400, 404, 413, 415, 507, request=openai.FeedbackRequest, tags=["stereorl"]
+)
+SCORE = _operation(
+    _json(scoring.ScoreAnswer), 400, 413, 415, 429, request=scoring.ScoreRequest, tags=["stereorl"]
 )
 MODELS = _operation(_json(openai.ModelList), tags=["openai"])
 MODEL = _operation(_json(openai.ModelCard), 404, tags=["openai"])

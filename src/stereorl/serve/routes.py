@@ -15,7 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from stereorl.data import Feedback
 from stereorl.data.turn import TurnKind
 from stereorl.errors import NotFoundError, StoreError
-from stereorl.serve import body, chat, docs, openai
+from stereorl.serve import body, chat, docs, openai, scoring
 from stereorl.serve.service import Service
 from stereorl.serve.sessions import Marks
 
@@ -40,6 +40,7 @@ SessionDone = Annotated[
 def router(service: Service) -> APIRouter:
     api = APIRouter()
     limit = int(service.config.serve.max_body_mb * 1_000_000)
+    scores = scoring.Scoring(service)
 
     @api.post("/v1/chat/completions", **docs.CHAT)
     async def create_chat_completion(
@@ -69,6 +70,12 @@ def router(service: Service) -> APIRouter:
         await service.journal.commit([feedback], f"feedback on {turn_id}")
         receipt = openai.FeedbackReceipt(turn_id=turn_id, session_id=turn.session_id)
         return JSONResponse(receipt.model_dump())
+
+    @api.post("/v1/score", **docs.SCORE)
+    async def score(request: Request) -> Response:
+        """Log-probs of a reply's ids under the weights that serve, and the likeliest ids. Nothing is recorded."""
+        ask = await body.read(request, scoring.ScoreRequest, max_bytes=limit)
+        return JSONResponse((await scores.answer(ask)).model_dump())
 
     @api.get("/v1/models", **docs.MODELS)
     async def list_models() -> Response:

@@ -84,7 +84,7 @@ class RemoteTeacher:
             return answer
         try:
             return self._dialect.parse(answer, ask)
-        except (ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
+        except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
             raise TeacherError(f"The teacher at {self._url} answered nonsense: {_short(error)}.") from error
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Any:
