@@ -31,6 +31,7 @@ def test_funnel_counts_each_stage(store: Store) -> None:
     assert (funnel.trained, funnel.waiting, dict(funnel.dropped)) == (1, 5, {"too_long": 1})
     assert dict(funnel.rewards) == {-1: 2, 0: 0, 1: 1}
     assert (funnel.forks, funnel.sessions, funnel.steps) == (1, 2, 1)
+    assert (dict(funnel.unscored), funnel.replayed) == ({}, 0)
     assert dict(funnel.stages) == {"captured": 1, "judge": 1, "ready": 1, "score": 1, "signalless": 1}
     assert funnel.oldest_waiting_s is not None
     assert 0 <= funnel.oldest_waiting_s < 60
@@ -73,7 +74,8 @@ def _whole_session(store: Store, session_id: str, keys: list[str], shared: tuple
     store.record_judgement(keys[0], BAD, [HINT])
     store.record_teacher_score(score_of(store.turn(keys[0])))
     store.record_judgement(keys[1], GOOD, [])
-    store.drop(keys[2], "judge", "x")
+    store.record_judgement(keys[2], MUTE, [HINT])
+    store.record_unscored(keys[2], "hint_over_context")
 
 
 def test_forgetting_removes_all_of_a_session_and_names_its_versions(store: Store) -> None:

@@ -30,6 +30,19 @@ def _judge(store: Store) -> None:
     store.record_teacher_score(score_of(store.turn("judge")))
 
 
+def _cannot_score(store: Store) -> None:
+    store.record_judgement("judge", BAD, [HINT])
+    store.record_unscored("judge", "hint_over_context")
+
+
+def _replay(store: Store) -> None:
+    for replay in (0, 4):
+        claim = store.claim(1, parent_version=0, replay=replay)
+        assert claim is not None
+        assert len(claim.replayed) == min(replay, 1)
+        store.finish_step(claim.step_id, "published", version=claim.step_id, metrics={})
+
+
 OFTEN: dict[str, Act] = {
     "put": lambda s: s.put(
         [NewSession("new", 1.0, "new"), make_turn("n", "new"), followed("n"), Feedback("n", 1, None, 1.0)]
@@ -48,6 +61,9 @@ OFTEN: dict[str, Act] = {
     "signalless": lambda s: s.signalless(),
     "score_queue": lambda s: s.score_queue(),
     "judge": _judge,
+    "unscored": _cannot_score,
+    "trim": lambda s: s.trim_ready(1),
+    "replay": _replay,
     "drop": lambda s: s.drop("judge", "judge", "x"),
     "ready": lambda s: s.ready(),
     "claim and finish": _claim_and_finish,

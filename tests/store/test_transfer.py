@@ -23,6 +23,7 @@ from tests.store.build import (
     BAD,
     GOOD,
     HINT,
+    MUTE,
     REFUSED,
     fill,
     make_ready,
@@ -43,11 +44,18 @@ def other(tmp_path: Path, template: Path) -> Iterator[Store]:
 
 
 def _populate(store: Store) -> list[str]:
-    fill(store, ["scored", "judged", "dropped", "waiting"])
+    fill(store, ["scored", "judged", "dropped", "waiting", "topped", "unscored", "lost"])
     store.record_judgement("scored", BAD, [REFUSED, HINT])
     store.record_teacher_score(score_of(store.turn("scored")))
     store.record_judgement("judged", GOOD, [])
     store.drop("dropped", "judge", "too_long")
+    for key, verdict in (("topped", BAD), ("unscored", BAD), ("lost", MUTE)):
+        store.record_judgement(key, verdict, [HINT])
+    ids, logps = np.arange(14).reshape(7, 2), np.linspace(-3, -1, 14).reshape(7, 2)
+    top = {"top_ids": ids.astype(np.int32), "top_log_probs": logps.astype(np.float32)}
+    store.record_teacher_score(dataclasses.replace(score_of(store.turn("topped")), **top))  # type: ignore[arg-type]
+    store.record_unscored("unscored", "hint_over_context")
+    store.record_unscored("lost", "teacher_temperature")
     call = ToolCall("c", "ls", "{}")
     odd = make_turn(
         "odd \ud800 \0 🙂",
@@ -59,22 +67,39 @@ def _populate(store: Store) -> list[str]:
     )
     store.put([NewSession("s1", 2.0, "prefix", "s0"), odd, Feedback(odd.turn_id, 1, None, 3.0)])
     store.put([make_turn("side", "s1", kind="side", index=1), SessionEvent("s1", "closed", "done", 9.0)])
-    return ["scored", "judged", "dropped", "waiting", odd.turn_id, "side"]
+    return [
+        "scored",
+        "judged",
+        "dropped",
+        "waiting",
+        "topped",
+        "unscored",
+        "lost",
+        odd.turn_id,
+        "side",
+    ]
+
+
+def _bits(array: Any) -> Any:
+    return None if array is None else (array.shape, array.dtype, array.tobytes())
 
 
 def _facts(store: Store, turn_id: str) -> dict[str, Any]:
     detail = store.detail(turn_id)
     fields = {f.name: getattr(detail, f.name) for f in dataclasses.fields(detail)}
-    scores = [(s.hint, s.teacher, s.temperature, s.log_probs.tobytes()) for s in fields.pop("teacher_scores")]
+    scores = [
+        (s.hint, s.teacher, s.temperature, s.log_probs.tobytes(), _bits(s.top_ids), _bits(s.top_log_probs))
+        for s in fields.pop("teacher_scores")
+    ]
     return {**{k: v for k, v in fields.items() if k != "turn"}, "scores": scores}
 
 
 def test_export_and_import_make_the_same_store(store: Store, other: Store, tmp_path: Path) -> None:
     keys = _populate(store)
     file = tmp_path / "out.jsonl"
-    assert export_jsonl(store, file) == 6
+    assert export_jsonl(store, file) == 9
     report = import_jsonl(other, file)
-    assert (report.imported, report.skipped, report.bad) == (6, 0, ())
+    assert (report.imported, report.skipped, report.bad) == (9, 0, ())
     for key in keys:
         assert same_turn(store.turn(key), other.turn(key))
         assert _facts(store, key) == _facts(other, key)
@@ -82,11 +107,27 @@ def test_export_and_import_make_the_same_store(store: Store, other: Store, tmp_p
     drop_age = {"oldest_waiting_s": None}
     assert dataclasses.replace(store.funnel(), **drop_age) == dataclasses.replace(other.funnel(), **drop_age)  # type: ignore[arg-type]
     again = import_jsonl(other, file)
-    assert (again.imported, again.skipped) == (0, 6)
+    assert (again.imported, again.skipped) == (0, 9)
     assert store.sessions() == other.sessions()
     first, second = io.StringIO(), io.StringIO()
-    assert export_jsonl(store, first) == export_jsonl(other, second) == 6
+    assert export_jsonl(store, first) == export_jsonl(other, second) == 9
     assert first.getvalue() == second.getvalue()
+
+
+def test_lines_without_the_newer_fields_are_read(store: Store, other: Store, tmp_path: Path) -> None:
+    _populate(store)
+    out = io.StringIO()
+    export_jsonl(store, out)
+    with (tmp_path / "old.jsonl").open("w") as file:
+        for line in map(json.loads, out.getvalue().splitlines()):
+            line.pop("unscored", None)
+            for name in ("top_ids", "top_log_probs"):
+                (line.get("teacher_score") or {}).pop(name, None)
+            file.write(json.dumps(line) + "\n")
+    report = import_jsonl(other, tmp_path / "old.jsonl")
+    assert (report.imported, report.bad) == (9, ())
+    assert other.detail("topped").teacher_scores[0].top_ids is None
+    assert other.detail("unscored").stage == "score"  # asked again
 
 
 def test_one_session(store: Store) -> None:
@@ -112,6 +153,11 @@ def test_trained_turns_train_again_only_if_asked(
     assert other.detail("t0").drop == (None if retrain else "trained_elsewhere")
 
 
+def _scored(**more: Any) -> dict[str, Any]:
+    score = {"hint": "x", "teacher": "base", "temperature": 1, "log_probs": [-1.0] * 7, **more}
+    return {"verdict": {"reward": 1, "reason": "", "votes": []}, "teacher_score": score}
+
+
 BAD_LINES = {
     "not JSON": "{oops",
     "not UTF-8": b"\xff\xfe{}",
@@ -135,6 +181,11 @@ BAD_LINES = {
         "verdict": {"reward": 1, "reason": "", "votes": []},
         "teacher_score": {"hint": "x", "teacher": "base", "temperature": 1, "log_probs": [-1.0]},
     },
+    "a top row too many": _scored(top_ids=[[1]] * 8, top_log_probs=[[-1.0]] * 8),
+    "ragged top rows": _scored(top_ids=[[1]] * 6 + [[1, 2]], top_log_probs=[[-1.0]] * 7),
+    "empty top rows": _scored(top_ids=[[]] * 7, top_log_probs=[[]] * 7),
+    "top ids alone": _scored(top_ids=[[1]] * 7),
+    "scored and unscored": {**_scored(), "unscored": "hint_over_context"},
     "an empty id": {"turn_id": ""},
     "a huge index": {"index": 2**80},
     "an endless time": {"created_at": math.inf},
@@ -194,7 +245,7 @@ def test_an_export_that_fails_leaves_the_old_file(
 def test_parquet(store: Store, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     keys = _populate(store)
-    assert export_parquet(store, tmp_path / "out.parquet") == 6
+    assert export_parquet(store, tmp_path / "out.parquet") == 9
     table = parquet.read_table(tmp_path / "out.parquet")
     rows = {row["turn_id"]: row for row in table.to_pylist()}
     assert len(rows) == len(keys)
@@ -202,6 +253,8 @@ def test_parquet(store: Store, tmp_path: Path) -> None:
     assert np.array(rows["scored"]["log_probs"], np.float32).tobytes() == turn.log_probs.tobytes()
     assert rows["scored"]["response_ids"] == turn.response_ids.tolist()
     assert (rows["scored"]["reward"], rows["scored"]["hint"]) == (-1, HINT.text)
+    assert rows["topped"]["teacher_top_ids"] == np.arange(14).reshape(7, 2).tolist()
+    assert (rows["unscored"]["unscored"], rows["scored"]["teacher_top_ids"]) == ("hint_over_context", None)
     assert (rows["waiting"]["reward"], rows["waiting"]["teacher_log_probs"]) == (None, None)
     assert json.loads(rows["judged"]["messages"])[0] == {"role": "system", "content": "Be kind."}
 
