@@ -23,7 +23,7 @@ def nonce() -> str:
 
 
 def bounded_text(text: str, limit: int) -> str:
-    """At most about `limit` characters: the head, a visible mark of what was left out, the tail. Unseen characters go."""
+    """At most about `limit` characters: the head, a visible mark of what is left out, the tail. Unseen ones go."""
     if len(text) <= limit:
         return unseen_removed(text)
     head, tail = limit - limit // 3, limit // 3
