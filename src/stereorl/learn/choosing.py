@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor, from_numpy
+import torch
+from torch import Tensor
 
 from stereorl.core.overlap import overlap
 from stereorl.data import Hint, Turn
 from stereorl.policy.engine import Scores
+from stereorl.policy.score import Positions
 from stereorl.signals.teacher import Teacher
 
 Hinted = tuple[Turn, tuple[Hint, ...]]
+OVERLAP_K = 20  # of the likeliest ids at most: beyond, agreement is about noise
 
 
 class Choice(Protocol):
@@ -45,13 +48,41 @@ class Longest:
         ]
 
 
+class Student(Protocol):
+    """Who is taught."""
+
+    def likeliest(self, turn: Turn, k: int) -> Tensor:
+        """The K likeliest ids at each token of the reply, without a hint [T, K]."""
+        ...
+
+
+class Policy:
+    """The student that the weights in force make, adapter on."""
+
+    def __init__(self, model: Any):
+        self._model = model
+
+    def likeliest(self, turn: Turn, k: int) -> Tensor:
+        was = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad():
+                temperature = turn.sampling.score_temperature
+                own = Positions.of(
+                    self._model, [turn.prompt_ids], [turn.response_ids], temperature=temperature
+                )
+                return own.top(k)[0].cpu()
+        finally:
+            self._model.train(was)
+
+
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """By how many of the K likeliest ids of `student`, who sees no hint, the teacher under the hint shares; of equals
     the shorter. Only where that decides: not beside feedback, nor for a hint that is alone among its kind.
     """
 
-    student: Teacher
+    student: Student
     teacher: Teacher
     k: int
 
@@ -66,11 +97,9 @@ class Overlap:
 
     def _agreeing(self, turn: Turn, hints: Sequence[Hint]) -> list[Hint]:
         """Those that agree most first; one that cannot be scored comes last."""
-        (own,) = self.student.score([(turn, "")], top_k=self.k)
-        if isinstance(own, str):
-            return list(hints)
+        own_TK = self.student.likeliest(turn, self.k)
         scored = self.teacher.score([(turn, hint.text) for hint in hints], top_k=self.k)
-        shared = [-1 if isinstance(found, str) else overlap(_ids(own), _ids(found)) for found in scored]
+        shared = [-1 if isinstance(found, str) else overlap(own_TK, _ids(found)) for found in scored]
         best_first = sorted(range(len(hints)), key=lambda at: -shared[at])  # stable: `hints` come by length
         return [hints[at] for at in best_first]
 
@@ -91,4 +120,4 @@ def by_length(hints: Sequence[Hint], *, longest: bool = False) -> list[Hint]:
 
 def _ids(scores: Scores) -> Tensor:
     assert scores.top_ids is not None, "a teacher that was asked for its likeliest ids gave none"
-    return from_numpy(scores.top_ids.astype(np.int64))
+    return torch.from_numpy(scores.top_ids.astype(np.int64))

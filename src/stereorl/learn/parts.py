@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from stereorl.config import Config
+from stereorl.core import Needs
 from stereorl.learn.batcher import Batcher
 from stereorl.learn.checkpoint import Checkpoints
+from stereorl.learn.choosing import OVERLAP_K, Choice, Longest, Overlap, Policy, Shortest
 from stereorl.learn.collector import Collector
+from stereorl.learn.distributions import asks_teacher
 from stereorl.learn.gate import Gate
 from stereorl.learn.publish import Publisher
 from stereorl.learn.retention import fixed_prompts, load_retention
@@ -19,7 +22,8 @@ from stereorl.policy.head import head_of
 from stereorl.policy.load import Loaded
 from stereorl.policy.render import Renderer
 from stereorl.signals.judge import Judge, RulesJudge
-from stereorl.signals.teacher import BaseTeacher, LiveTeacher, Teacher
+from stereorl.signals.remote import RemoteTeacher
+from stereorl.signals.teacher import BaseTeacher, EMATeacher, LiveTeacher, Teacher
 from stereorl.store.store import Store
 from stereorl.store.versions import Versions
 
@@ -53,12 +57,19 @@ def assemble(
     learn, run = config.learn, config.home_path / "run"
     prompts = fixed_prompts(config.gate.retention_prompts)
     model = attach(loaded, kind=learn.adapter, r=learn.lora_r, alpha=learn.lora_alpha, seed=learn.seed)
-    trainer = Trainer(model, learn)
+    teacher = teacher or make_teacher(config, model, loaded)
+    trainer = Trainer(model, learn, config.objective, config.weights, teacher=teacher)
     head_of(model)  # a model that cannot be trained is refused here, not at the first step
     retention = partial(load_retention, model, loaded, prompts=prompts, cache=config.home_path / "cache")
     return Parts(
         collector=Collector(store, judge or RulesJudge(), config.signals),
-        scorer=Scorer(store, teacher or _teacher(config, model, loaded), at_a_time=learn.batch_size),
+        scorer=Scorer(
+            store,
+            teacher,
+            at_a_time=learn.batch_size,
+            top_k=recorded_top_k(trainer.fusion.needs),
+            choice=_choice(config, model, teacher),
+        ),
         batcher=Batcher(learn, run),
         trainer=trainer,
         checkpoints=Checkpoints(trainer, versions, loaded, run / "initial"),
@@ -73,7 +84,29 @@ def assemble(
     )
 
 
-def _teacher(config: Config, model: object, loaded: Loaded) -> Teacher:
+def make_teacher(config: Config, model: object, loaded: Loaded) -> Teacher:
+    """The teacher that `signals.teacher` names, over the attached `model`."""
+    signals = config.signals
     renderer = Renderer(loaded.tokenizer, loaded.context_length, loaded.eos_ids)
-    kind = {"base": BaseTeacher, "live": LiveTeacher}[config.signals.teacher]
-    return kind(model, renderer, config.signals.hint_label, micro_tokens=config.learn.micro_tokens)
+    if signals.teacher == "remote":
+        vocabulary = int(head_of(model).linear.weight.shape[0])
+        return RemoteTeacher(signals.teacher_endpoint, renderer, signals.hint_label, vocabulary=vocabulary)
+    micro_tokens = config.learn.micro_tokens
+    if signals.teacher == "ema":
+        return EMATeacher(
+            model, renderer, signals.hint_label, micro_tokens=micro_tokens, ema_rate=signals.ema_rate
+        )
+    kind = {"base": BaseTeacher, "live": LiveTeacher}[signals.teacher]
+    return kind(model, renderer, signals.hint_label, micro_tokens=micro_tokens)
+
+
+def recorded_top_k(needs: Needs) -> int:
+    """How many of the teacher's likeliest ids to record: those that are not had from it at the step."""
+    return 0 if asks_teacher(needs) else needs.top_k
+
+
+def _choice(config: Config, model: object, teacher: Teacher) -> Choice:
+    name = config.signals.hint_choice
+    if name == "overlap":
+        return Overlap(Policy(model), teacher, min(config.objective.top_k, OVERLAP_K))
+    return Shortest() if name == "shortest" else Longest()
