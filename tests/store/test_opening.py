@@ -57,54 +57,6 @@ def test_migrations_and_tables_agree(store: Store) -> None:
         assert compare_metadata(context, schema.metadata) == []
 
 
-def test_a_store_of_the_first_schema_opens_with_its_rows(tmp_path: Path) -> None:
-    """As version 1 wrote it: the rows are there, the new columns empty, and what came with schema 2 works on them."""
-    scripts = shutil.copytree(SCRIPTS, tmp_path / "first", ignore=shutil.ignore_patterns("__pycache__"))
-    (scripts / "versions" / "m0002_replay.py").unlink()
-    engine = make_engine(url_of(tmp_path), create=True)
-    migrate(engine, create=True, scripts=scripts, head="0001")
-    engine.dispose()
-    keys = ["trained", "scored", "waiting"]
-    with Store(make_engine(url_of(tmp_path), create=False)) as written:  # this code, which reads nothing newer here
-        turns = [make_turn(key, index=k) for k, key in enumerate(keys)]
-        with written._engine.begin() as connection:
-            capture.put(connection, [NewSession("s0", 1.0, "new"), *turns, *(followed(key) for key in keys)])
-            _write_as_version_1(connection, turns)
-        assert current_revision(written._engine.connect()) == "0001"
-    with Store.open(url_of(tmp_path), create=False) as store:
-        assert store.schema_version() == schema.HEAD
-        assert store.integrity_check() == "ok"
-        scored = store.detail("scored").teacher_scores[0]
-        assert (scored.log_probs.tobytes(), scored.top_ids) == (turns[1].log_probs.tobytes(), None)
-        assert store.detail("trained").version == 1
-        store.record_unscored("waiting", "hint_over_context")
-        claim = store.claim(2, parent_version=1, replay=1)
-        assert claim is not None
-        assert [s.turn.turn_id for s in (*claim.samples, *claim.replayed)] == ["scored", "waiting", "trained"]
-
-
-def _write_as_version_1(connection: sa.Connection, turns: list[Turn]) -> None:
-    """Verdicts, hints, a score and a published step, by SQL that names the first schema's columns only."""
-    for turn in turns:
-        key = {"key": turn.turn_id, "blob": turn.log_probs.tobytes(), "seq": turn.index + 1}
-        connection.execute(sa.text("INSERT INTO verdict VALUES (:key, -1, 'no', 1.0)"), key)
-        if turn.turn_id != "trained":
-            connection.execute(sa.text("INSERT INTO hint VALUES (:key, 0, 'Be brief.', 'user', 1, '')"), key)
-        if turn.turn_id == "scored":
-            connection.execute(
-                sa.text("INSERT INTO teacher_score VALUES (:key, 'Be brief.', 'base', 0.6, :blob, 1.0)"), key
-            )
-    for statement in (
-        "INSERT INTO train_step VALUES (1, 0, 1, 1.0)",
-        "INSERT INTO use VALUES ('trained', 1, 0)",
-        "INSERT INTO step_result VALUES (1, 'published', 1, '{}', 1.0)",
-        "DELETE FROM sample_state WHERE turn_id = 'trained'",
-        "UPDATE sample_state SET stage = 'ready' WHERE turn_id = 'scored'",
-        "UPDATE sample_state SET stage = 'score' WHERE turn_id = 'waiting'",
-    ):
-        connection.execute(sa.text(statement))
-
-
 THIRD = """
 import sqlalchemy as sa
 from alembic import op
