@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from stereorl.cli.status import verdict
-from stereorl.cli.turn import advantages, shade
+from stereorl.cli.turn import advantages, as_dict, print_turn, shade
 from stereorl.cli.write import duration, sparkline
 from stereorl.config import Config, load_config
+from stereorl.data import Hint, Verdict
 from stereorl.store.records import Funnel
 from stereorl.store.store import Store
 
@@ -67,6 +68,31 @@ def test_status_as_json(cli, home: Path) -> None:
     assert facts["version"] == 1
     assert facts["updates"] == {"published": 1, "rejected": 0, "abandoned": 0}
     assert facts["learner"] is None
+
+
+def test_what_no_teacher_scores_and_what_is_drawn_again_is_told(cli, home: Path, capsys) -> None:
+    with Store.open(f"sqlite:///{home / 'stereorl.db'}") as store:
+        store.record_judgement("u1cc", Verdict(1, "", ()), [Hint("Be brief.", "user", True, "quoted")])
+        store.record_unscored("u1cc", "hint_over_context")
+        claim = store.claim(1, parent_version=1, replay=1)
+        assert claim is not None
+        store.finish_step(claim.step_id, "published", version=3, metrics={})
+        trained, unscored = store.detail("t1aa"), store.detail("u1cc")
+    out = cli("status", "--home", home).out
+    assert "hinted     2, of which 1 scored by the teacher, and 1 hint_over_context cannot be" in out
+    assert "trained    2 in 2 updates, which drew trained turns 1 times again" in out
+    assert as_dict(trained, [])["replays"] == [3]
+    assert as_dict(trained, [])["teacher"] == {"name": "base", "hint": trained.hints[0].text}
+    assert (as_dict(unscored, [])["teacher"], as_dict(unscored, [])["unscored"]) == (
+        None,
+        "hint_over_context",
+    )
+    print_turn(Config(), trained, [], table=True)
+    print_turn(Config(), unscored, [], table=True)
+    out = capsys.readouterr().out
+    assert "teacher  base, under: Too long." in out
+    assert "replayed into version 3" in out
+    assert "teacher  none (hint_over_context)" in out
 
 
 def test_status_sees_running_processes(cli, home: Path) -> None:

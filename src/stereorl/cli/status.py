@@ -105,7 +105,8 @@ def funnel_lines(funnel: Facts) -> list[tuple[str, str]]:
     stages = ", ".join(
         f"{count} {_STAGES.get(name, name)}" for name, count in funnel["stages"].items() if count
     )
-    drops = ", ".join(f"{count} {reason}" for reason, count in sorted(funnel["dropped"].items()))
+    drops, unscored = _reasons(funnel["dropped"]), _reasons(funnel["unscored"])
+    again = funnel["replayed"]
     waited = funnel["oldest_waiting_s"]
     return [
         (
@@ -116,8 +117,16 @@ def funnel_lines(funnel: Facts) -> list[tuple[str, str]]:
             "judged",
             f"{funnel['judged']} ({rewards.get(1, 0)} good, {rewards.get(0, 0)} neutral, {rewards.get(-1, 0)} bad)",
         ),
-        ("hinted", f"{funnel['hinted']}, of which {funnel['scored']} scored by the teacher"),
-        ("trained", f"{funnel['trained']} in {funnel['steps']} updates"),
+        (
+            "hinted",
+            f"{funnel['hinted']}, of which {funnel['scored']} scored by the teacher"
+            + (f", and {unscored} cannot be" if unscored else ""),
+        ),
+        (
+            "trained",
+            f"{funnel['trained']} in {funnel['steps']} updates"
+            + (f", which drew trained turns {again} times again" if again else ""),
+        ),
         (
             "waiting",
             f"{funnel['waiting']}{f': {stages}' if stages else ''}"
@@ -125,6 +134,10 @@ def funnel_lines(funnel: Facts) -> list[tuple[str, str]]:
         ),
         ("dropped", f"{sum(funnel['dropped'].values())}{f': {drops}' if drops else ''}"),
     ]
+
+
+def _reasons(counts: Facts) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
 
 
 _STAGES = {

@@ -83,9 +83,14 @@ def as_dict(detail: TurnDetail, tokens: list[Token]) -> dict[str, Any]:
         else {"reward": detail.verdict.reward, "reason": detail.verdict.reason},
         "votes": [asdict(vote) for vote in detail.votes],
         "hints": [asdict(hint) for hint in detail.hints],
+        "teacher": None
+        if not detail.teacher_scores
+        else {"name": detail.teacher_scores[0].teacher, "hint": detail.teacher_scores[0].hint},
+        "unscored": detail.unscored,
         "feedback": [asdict(feedback) for feedback in detail.feedback],
         "next_states": [[message.as_dict() for message in state.messages] for state in detail.next_states],
         "version": detail.version,
+        "replays": list(detail.replays),
         "dropped": detail.drop,
     }
 
@@ -124,6 +129,12 @@ def print_turn(config: Config, detail: TurnDetail, tokens: list[Token], *, table
         )
     for hint in detail.hints:
         line("hint", f"{'' if hint.accepted else f'refused ({hint.reason}): '}{hint.text}")
+    for score in detail.teacher_scores:
+        line("teacher", f"{score.teacher}, under: {score.hint}")
+    if detail.unscored is not None:
+        line("teacher", f"none ({detail.unscored})")
+    if detail.replays:
+        line("replayed", f"into version {', '.join(map(str, detail.replays))}")
     for feedback in detail.feedback:
         line(
             "feedback",
