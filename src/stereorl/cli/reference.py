@@ -75,10 +75,19 @@ def configuration() -> str:
     for name, field in Config.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, Section):
-            lines += _section(f"`[{name}]`", f"{name}.", kind)
+            lines += _sections(name, kind)
     lines += ["## Presets", "", "| preset | `weights.w_eval` | `weights.w_dir` |", "|---|---|---|"]
     lines += [f"| `{name}` | {w_eval:g} | {w_dir:g} |" for name, (w_eval, w_dir) in PRESETS.items()]
     return "\n".join(lines) + "\n"
+
+
+def _sections(name: str, section: type[Section]) -> Iterator[str]:
+    """A section and, after it, those within it."""
+    yield from _section(f"`[{name}]`", f"{name}.", section)
+    for inner, field in section.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield from _sections(f"{name}.{inner}", kind)
 
 
 def _section(title: str, prefix: str, section: type[Section]) -> Iterator[str]:

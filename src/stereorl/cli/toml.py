@@ -10,15 +10,20 @@ from stereorl.config import Effective
 
 def to_toml(effective: Effective) -> str:
     """Unset values are comments, for TOML has no null; sources follow their value as comments."""
-    tree = effective.config.model_dump(mode="json")
+    return "\n".join(_section(effective.config.model_dump(mode="json"), "", effective)) + "\n"
+
+
+def _section(values: dict[str, Any], prefix: str, effective: Effective) -> list[str]:
+    """The values of a section, then its subsections under their headings."""
     lines = [
-        _line(name, value, name, effective) for name, value in tree.items() if not isinstance(value, dict)
+        _line(name, value, f"{prefix}{name}", effective)
+        for name, value in values.items()
+        if not isinstance(value, dict)
     ]
-    for section, values in tree.items():
-        if isinstance(values, dict):
-            lines += ["", f"[{section}]"]
-            lines += [_line(name, value, f"{section}.{name}", effective) for name, value in values.items()]
-    return "\n".join(lines) + "\n"
+    for name, value in values.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{prefix}{name}]", *_section(value, f"{prefix}{name}.", effective)]
+    return lines
 
 
 def _line(name: str, value: Any, dotted: str, effective: Effective) -> str:
