@@ -124,6 +124,19 @@ def test_a_moving_teacher_is_asked_again_and_one_that_stands_is_not():
     assert third is samples[2]
 
 
+def test_what_was_recorded_without_the_ids_that_are_wanted_now_is_asked_again():
+    teacher = FlatTeacher("base", -2.0)
+    wanting = Scorer(None, teacher, at_a_time=8, top_k=3)
+    first, second, third = wanting.fresh(both())
+    assert first.teacher_top_ids.shape == second.teacher_top_ids.shape == (5, 3)
+    assert first.teacher_log_probs.tolist() == [-2.0] * 5
+    assert third.teacher_top_ids is None
+    assert teacher.asked == 2
+    again = wanting.fresh([first, second, third])
+    assert all(a is b for a, b in zip(again, (first, second, third), strict=True))
+    assert Scorer(None, teacher, at_a_time=8, top_k=4).fresh([first])[0].teacher_top_ids.shape == (5, 4)
+
+
 def test_what_a_moving_teacher_can_no_longer_score():
     samples = [replace(s, hint="gone") if s.hint else s for s in both()]
     teacher = FlatTeacher("live")

@@ -62,6 +62,7 @@ async def test_too_long_a_context_and_too_large_a_body(setup: Setup) -> None:
         long = await client.post("/v1/score", json=ASK)
         large = await client.post("/v1/score", json={**ASK, "prompt_ids": [1] * 1000})
     assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert long.json()["error"]["message"] == "5 ids exceed the model's context of 4 tokens."
     assert large.status_code == 413
 
 

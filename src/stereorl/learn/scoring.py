@@ -70,22 +70,27 @@ class Scorer:
         return len(waiting)
 
     def fresh(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples with the teacher's log-probs of this moment, if the teacher moves with the policy.
+        """The samples with the teacher's log-probs of this moment, where it moves with the policy or where what was
+        recorded lacks the likeliest ids that are wanted (the settings were others then).
 
         One that it can no longer score trains on its reward alone or, without one, on what was recorded; so do all
         when the teacher fails.
         """
-        hinted = [s for s in samples if s.hint is not None]
-        if not self._teacher.moves or not hinted:
+        again = [s for s in samples if s.hint is not None and (self._teacher.moves or self._lacks_top(s))]
+        if not again:
             return list(samples)
-        pairs = [(s.turn, s.hint or "") for s in hinted]
+        pairs = [(s.turn, s.hint or "") for s in again]
         try:
             scores = self._teacher.score(pairs, top_k=self._top_k)
         except TeacherError as error:
             log.error("%s This step uses the recorded scores.", error)
             return list(samples)
-        found = {s.turn.turn_id: new for s, new in zip(hinted, scores, strict=True)}
+        found = {s.turn.turn_id: new for s, new in zip(again, scores, strict=True)}
         return [_renewed(sample, found.get(sample.turn.turn_id)) for sample in samples]
+
+    def _lacks_top(self, sample: Sample) -> bool:
+        known = 0 if sample.teacher_top_ids is None else sample.teacher_top_ids.shape[1]
+        return known < self._top_k
 
     def _ask(self, waiting: Sequence[Hinted]) -> list[tuple[Hint, Scores | str]]:
         """Per turn the best hint that can be scored, with its scores; else the best one, with the reason."""

@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, Field
 
-from stereorl.errors import EngineError, RequestError
+from stereorl.errors import ContextLengthError, EngineError, RequestError
 from stereorl.policy.engine import Scores
 from stereorl.serve.openai import WHOLE, Read
 from stereorl.serve.service import Service
@@ -50,7 +50,12 @@ class Scoring:
         self._waiting = 0
 
     async def answer(self, ask: ScoreRequest) -> ScoreAnswer:
-        """RequestError 429 when too many wait already; ContextLengthError and other refusals come from the engine."""
+        """RequestError 429 when too many wait already; ContextLengthError; other refusals come from the engine."""
+        total, context = len(ask.prompt_ids) + len(ask.response_ids), self._service.renderer.context_length
+        if total > context:
+            raise ContextLengthError(
+                f"{total} ids exceed the model's context of {context} tokens.", param="prompt_ids"
+            )
         most = self._service.config.engine.max_queue
         if self._waiting >= most:
             raise RequestError(
