@@ -1,8 +1,8 @@
 """The judge seam and the decision over its votes.
 
-A judge is anything with `votes`; `RulesJudge` is the one that needs no model. What the user says outside the
-conversation (feedback) is heard here, for every judge alike: an explicit score decides alone, and a correction
-without a score is one vote of -1, since nobody corrects a reply that was right.
+A judge is anything with `votes`; `RulesJudge` is the one that needs no model, `CompositeJudge` asks several in turn.
+What the user says outside the conversation (feedback) is heard here, for every judge alike: an explicit score decides
+alone, and a correction without a score is one vote of -1, since nobody corrects a reply that was right.
 """
 
 from __future__ import annotations
@@ -13,19 +13,31 @@ from typing import Protocol
 
 from stereorl.data import Feedback, NextState, Turn, Verdict, Vote
 from stereorl.data.signal import Reward
+from stereorl.errors import JudgeError
 from stereorl.signals.rules import rule_votes
 
 FEEDBACK = "feedback"
 
 
 class Judge(Protocol):
-    """Votes on a turn. Abstains (value None) where it cannot tell; never invents a 0 for a failure of its own."""
+    """Votes on a turn. Abstains (value None) where it cannot tell; never invents a 0 for a failure of its own.
+
+    Raises JudgeError (better, Undecided) when it failed and may be asked again.
+    """
 
     def votes(
         self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
     ) -> tuple[Vote, ...]:
         """Votes from request, reply and next state. Whoever calls it adds the vote of the feedback itself."""
         ...
+
+
+class Undecided(JudgeError):
+    """A judge failed, or all its votes abstained where another try may not. It carries the votes."""
+
+    def __init__(self, message: str, votes: Sequence[Vote] = ()):
+        super().__init__(message)
+        self.votes = tuple(votes)
 
 
 class Judged(Protocol):
@@ -48,6 +60,31 @@ class RulesJudge:
         return () if next_state is None else rule_votes(turn.messages, turn.reply, next_state)
 
 
+class CompositeJudge:
+    """Judges in order, each asked only where all before it abstained. The abstentions stay in the record."""
+
+    def __init__(self, judges: Sequence[Judge]):
+        self._judges = tuple(judges)
+
+    def votes(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+    ) -> tuple[Vote, ...]:
+        """Undecided, with all votes, when nobody decided and one of them may do so when asked again."""
+        votes: tuple[Vote, ...] = ()
+        failure: JudgeError | None = None
+        for judge in self._judges:
+            try:
+                cast = judge.votes(turn, next_state, feedback)
+            except JudgeError as error:
+                cast, failure = getattr(error, "votes", ()), failure or error
+            votes += cast
+            if any(vote.value is not None for vote in cast):
+                return votes
+        if failure is not None:
+            raise Undecided(str(failure), votes) from failure
+        return votes
+
+
 def decide(votes: Sequence[Vote]) -> Verdict:
     """Strict plurality over the votes cast; a tie for the first place is 0; no vote cast, no reward (None)."""
     cast = Counter(vote.value for vote in votes if vote.value is not None)
@@ -63,9 +100,17 @@ def decide(votes: Sequence[Vote]) -> Verdict:
 
 
 def judge_item(judge: Judge, item: Judged) -> Verdict:
-    """The verdict on a captured turn; the newest explicit feedback score is authoritative and named in the reason."""
-    votes = judge.votes(item.turn, item.next_state, item.feedback)
+    """The verdict on a captured turn; the newest explicit feedback score is authoritative and named in the reason.
+
+    Raises what the judge raises, unless feedback has decided.
+    """
     said = feedback_vote(item.feedback)
+    try:
+        votes = judge.votes(item.turn, item.next_state, item.feedback)
+    except JudgeError as error:
+        if said is None:
+            raise
+        votes = getattr(error, "votes", ())
     if said is None:
         return decide(votes)
     votes = (said, *votes)
