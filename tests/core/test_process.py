@@ -89,11 +89,14 @@ def test_constant_groups_are_found_at_any_size(size):
 
 
 def test_rewards_equal_up_to_rounding_are_constant_and_small_differences_are_not():
-    rounded = torch.tensor([0.3, 0.1 + 0.2, 0.3], dtype=torch.float64)
-    assert not group_advantage(rounded, whole(0, 0, 0))[1].any()
-    advantage, kept = group_advantage(torch.tensor([1.0, 1.001]), whole(0, 0), eps=0.0)
-    assert kept.all()
-    close(advantage, [-1.0, 1.0])
+    large = torch.tensor([100.1, 100.1])
+    large[1] = large[1].nextafter(torch.tensor(200.0))  # 7.6e-6 away
+    assert not group_advantage(large, whole(0, 0))[1].any()
+    for low, high in ((1.0, 1.001), (1e-13, 3e-13)):
+        pair = torch.tensor([low, high], dtype=torch.float64)
+        advantage, kept = group_advantage(pair, whole(0, 0), eps=0.0)
+        assert kept.all()
+        close(advantage, [-1.0, 1.0])
 
 
 rewards = st.lists(
