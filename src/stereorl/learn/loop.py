@@ -8,7 +8,8 @@
                                                                                                    │
                         versions/ ◀────────────────────────────────────────────────────────────────┘
 
-The two threads share nothing but the store. The collector never waits for a step, the learner never for a judge, and
+The two threads share nothing but the store, and the weights where the base itself judges or words hints: `model_lock`
+lets one of them at a time use those. Otherwise the collector never waits for a step, the learner never for a judge, and
 serving for neither. A store or disk that fails is tried again with growing pauses; afterwards the learner repairs and
 reloads as if it had just started. Any other error ends the learner, whose next start repairs.
 """
@@ -106,12 +107,13 @@ class Learner:
 
     def learn_once(self) -> bool:
         """Follow CURRENT, score, and train if a batch is due. True when anything was done."""
-        self.follow()
-        if not self.parts.batcher.idle():
-            return False
-        scored = self.parts.scorer.score() > 0
-        ready = self._ready()
-        return (self.parts.batcher.due(ready) and self._train(ready)) or scored
+        with self.parts.model_lock:
+            self.follow()
+            if not self.parts.batcher.idle():
+                return False
+            scored = self.parts.scorer.score() > 0
+            ready = self._ready()
+            return (self.parts.batcher.due(ready) and self._train(ready)) or scored
 
     def follow(self) -> None:
         """Be at the version that serves, after repairing what the last learner left open.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +22,8 @@ from stereorl.policy.adapters import attach
 from stereorl.policy.head import head_of
 from stereorl.policy.load import Loaded
 from stereorl.policy.render import Renderer
-from stereorl.signals.judge import Judge, RulesJudge
+from stereorl.signals.judge import Judge
+from stereorl.signals.make import make_hinter, make_judge
 from stereorl.signals.remote import RemoteTeacher
 from stereorl.signals.teacher import BaseTeacher, EMATeacher, LiveTeacher, Teacher
 from stereorl.store.store import Store
@@ -39,6 +41,7 @@ class Parts:
     checkpoints: Checkpoints
     gate: Gate
     publisher: Publisher
+    model_lock: threading.RLock  # held by whoever uses the weights: the learner's round, the base judge
 
 
 def assemble(
@@ -61,8 +64,14 @@ def assemble(
     trainer = Trainer(model, learn, config.objective, config.weights, teacher=teacher)
     head_of(model)  # a model that cannot be trained is refused here, not at the first step
     retention = partial(load_retention, model, loaded, prompts=prompts, cache=config.home_path / "cache")
+    lock = threading.RLock()
     return Parts(
-        collector=Collector(store, judge or RulesJudge(), config.signals),
+        collector=Collector(
+            store,
+            judge or make_judge(config.signals, model=model, loaded=loaded, lock=lock),
+            config.signals,
+            hinter=make_hinter(config.signals, model=model, loaded=loaded, lock=lock),
+        ),
         scorer=Scorer(
             store,
             teacher,
@@ -81,6 +90,7 @@ def assemble(
             loaded=loaded,
             keep_versions=config.gate.keep_versions,
         ),
+        model_lock=lock,
     )
 
 

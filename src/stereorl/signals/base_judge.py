@@ -52,13 +52,20 @@ class BaseJudge:
     def votes(
         self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
     ) -> tuple[Vote, ...]:
-        reason = says_nothing(next_state, feedback)
-        if reason is not None or next_state is None:
-            return (Vote(NAME, None, reason or ""),)
+        silent = self.quick(turn, next_state, feedback)
+        if silent is not None or next_state is None:
+            return silent or ()
         return tuple(
             self._vote(log_probs) if log_probs else Vote(NAME, None, "too long for the context")
             for log_probs in self.log_probs(turn, next_state)
         )
+
+    def quick(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+    ) -> tuple[Vote, ...] | None:
+        """An abstention where there is nothing to ask the model about."""
+        reason = says_nothing(next_state, feedback)
+        return None if reason is None else (Vote(NAME, None, reason),)
 
     def log_probs(self, turn: Turn, next_state: NextState) -> list[dict[Reward, float] | None]:
         """Per vote the log-prob of each verdict token, before the bias; None where the case does not fit."""

@@ -30,14 +30,21 @@ class EndpointJudge:
         self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
     ) -> tuple[Vote, ...]:
         """m votes. Raises Undecided, which carries them, when none of them says anything."""
-        reason = says_nothing(next_state, feedback)
-        if reason is not None or next_state is None:
-            return (Vote(NAME, None, reason or ""),)
+        silent = self.quick(turn, next_state, feedback)
+        if silent is not None or next_state is None:
+            return silent or ()
         asked = messages("verdict", turn, next_state, nonce=self._nonce())
         votes = tuple(map(_vote, ask(self._chat, asked, self._votes)))
         if all(vote.value is None for vote in votes):
             raise Undecided(f"No verdict from the judge's endpoint: {votes[0].reason}", votes)
         return votes
+
+    def quick(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+    ) -> tuple[Vote, ...] | None:
+        """An abstention where there is nothing to ask the model about."""
+        reason = says_nothing(next_state, feedback)
+        return None if reason is None else (Vote(NAME, None, reason),)
 
 
 class EndpointWriter:

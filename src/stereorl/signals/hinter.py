@@ -27,6 +27,12 @@ class Hinter(Protocol):
         self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback], verdict: Verdict
     ) -> tuple[Hint, ...]: ...
 
+    def quick(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback], verdict: Verdict
+    ) -> tuple[Hint, ...] | None:
+        """The same where no model need be asked; else None."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -64,6 +70,8 @@ class QuoteHinter:
             request=turn.messages,
         )
 
+    quick = hints
+
 
 class ModelHinter:
     """Feedback first, then up to `hint_candidates` wordings of a model, then the quotes; last what was refused."""
@@ -79,6 +87,15 @@ class ModelHinter:
         quoted = self._quote.hints(turn, next_state, feedback, verdict)
         if next_state is None or not self._asks(next_state, verdict, quoted):
             return quoted
+        return self._worded(turn, next_state, quoted)
+
+    def quick(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback], verdict: Verdict
+    ) -> tuple[Hint, ...] | None:
+        quoted = self._quote.hints(turn, next_state, feedback, verdict)
+        return None if next_state is not None and self._asks(next_state, verdict, quoted) else quoted
+
+    def _worded(self, turn: Turn, next_state: NextState, quoted: Sequence[Hint]) -> tuple[Hint, ...]:
         draft = self._writer.write(turn, next_state)
         words = user_text(next_state.messages)
         worded = [*self._decided(draft)] or [*self._checked(draft.texts, words)]

@@ -17,6 +17,7 @@ from stereorl.errors import JudgeError
 from stereorl.signals.rules import rule_votes
 
 FEEDBACK = "feedback"
+MODELS = frozenset({"base", "endpoint"})  # the names with which models vote
 
 
 class Judge(Protocol):
@@ -84,6 +85,28 @@ class CompositeJudge:
             raise Undecided(str(failure), votes) from failure
         return votes
 
+    def quick(
+        self, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+    ) -> tuple[Vote, ...] | None:
+        votes: tuple[Vote, ...] = ()
+        for judge in self._judges:
+            cast = quick_votes(judge, turn, next_state, feedback)
+            if cast is None:
+                return None
+            votes += cast
+            if any(vote.value is not None for vote in cast):
+                break
+        return votes
+
+
+def quick_votes(
+    judge: Judge, turn: Turn, next_state: NextState | None, feedback: Sequence[Feedback] = ()
+) -> tuple[Vote, ...] | None:
+    """The judge's votes if it need not ask a model for them (its method `quick` says so), else None."""
+    quick = getattr(judge, "quick", judge.votes)
+    votes: tuple[Vote, ...] | None = quick(turn, next_state, feedback)
+    return votes
+
 
 def decide(votes: Sequence[Vote]) -> Verdict:
     """Strict plurality over the votes cast; a tie for the first place is 0; no vote cast, no reward (None)."""
@@ -111,10 +134,16 @@ def judge_item(judge: Judge, item: Judged) -> Verdict:
         if said is None:
             raise
         votes = getattr(error, "votes", ())
+    return verdict_of(votes, item.feedback)
+
+
+def verdict_of(votes: Sequence[Vote], feedback: Sequence[Feedback]) -> Verdict:
+    """The decision over a judge's votes and what explicit feedback says."""
+    said = feedback_vote(feedback)
     if said is None:
         return decide(votes)
     votes = (said, *votes)
-    if any(f.score is not None for f in item.feedback):
+    if any(f.score is not None for f in feedback):
         return Verdict(said.value, f"{FEEDBACK}: {said.reason}", votes)
     return decide(votes)
 
