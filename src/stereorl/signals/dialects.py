@@ -63,8 +63,9 @@ class StereoDialect:
         }
 
     def parse(self, answer: Any, ask: Ask) -> Scores:
-        top = (answer["top_ids"], answer["top_log_probs"]) if ask.top_k else (None, None)
-        return checked(answer["log_probs"], *top, ask)
+        if not ask.top_k:
+            return checked(answer["log_probs"], None, None, ask)
+        return checked(answer["log_probs"], answer["top_ids"], answer["top_log_probs"], ask)
 
 
 class VllmDialect:
@@ -148,7 +149,8 @@ def _log_probs(name: str, values: Any, shape: tuple[int, ...]) -> np.ndarray[Any
         raise ValueError(f"{name} are not all finite")
     if (array > _SLACK).any():
         raise ValueError(f"{name} reach {array.max():g}, but no log-prob is above 0")
-    return np.minimum(array, np.float32(0))
+    capped: np.ndarray[Any, np.dtype[np.float32]] = np.minimum(array, np.float32(0))
+    return capped
 
 
 def _row(table: Mapping[str, Mapping[str, float]]) -> dict[int, float]:
