@@ -14,7 +14,8 @@ from stereorl.signals.text import unseen_removed
 
 OPEN, CLOSE = "<<<", ">>>"
 _RUNS = re.compile(r"<{2,}|>{2,}")
-_ANSWERS = re.compile(r"(?:\\\s*)+boxed|\[\s*(?:HINT_START|HINT_END)\s*\]", re.I)
+_BOX = re.compile(r"\\[\\\s]*(?=boxed)", re.I)
+_MARKER = re.compile(r"\[(?=\s*HINT_(?:START|END))", re.I)
 
 
 def nonce() -> str:
@@ -35,7 +36,7 @@ def bounded_text(text: str, limit: int) -> str:
 def neutral(text: str) -> str:
     """`text` that holds no fence mark, no boxed verdict and no hint marker; a human reads the same words."""
     text = _RUNS.sub(lambda m: " ".join(m.group()), text)
-    return _ANSWERS.sub(lambda m: m.group().replace("\\", "").replace("[", "(").replace("]", ")"), text)
+    return _MARKER.sub("(", _BOX.sub("", text))
 
 
 def fence(name: str, text: str, *, limit: int, nonce: str = "") -> str:
