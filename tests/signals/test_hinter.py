@@ -89,8 +89,8 @@ def test_the_majority_decides(votes: tuple[bool | None, ...], taken: bool) -> No
     [
         (said(WORDS), BAD, True),
         (said(WORDS), UNSURE, True),  # the rules read a correction
-        (said("Hm, I had expected a poem"), BAD, True),  # only the judge saw it
-        (said("Hm, I had expected a poem"), UNSURE, False),
+        (said("My boss would frown"), BAD, True),  # only the judge saw it
+        (said("My boss would frown"), UNSURE, False),
         (said("Thanks!"), GOOD, False),
         (said(WORDS, kind="regenerate"), BAD, False),
         (said(""), BAD, False),

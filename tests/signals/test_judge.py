@@ -111,7 +111,7 @@ def test_each_judge_is_asked_only_where_all_before_it_abstained() -> None:
     chain = CompositeJudge([RulesJudge(), model])
     assert judge_item(chain, item("Thanks!")).reward == 1
     assert model.asked == 0
-    verdict = judge_item(chain, item("Hm, I had expected a poem"))
+    verdict = judge_item(chain, item("My boss would frown"))
     assert (verdict.reward, model.asked) == (-1, 1)
     assert [(v.judge, v.value) for v in verdict.votes] == [
         ("user_words", None), ("environment", None), ("regenerate", None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,17 +42,17 @@ def examples(name: str) -> tuple[Example, ...]:
 
 
 def orders(found: Sequence[Example], votes: int) -> list[tuple[Example, ...]]:
-    """`votes` different prompts: first all as they stand, then each in another order and without one of them.
+    """`votes` different prompts: first as they stand, then with the examples of each verdict in another order.
 
-    Every verdict stays in each. Deterministic.
+    The sequence of verdicts stays as it is: a small model leans towards the verdicts that it read last, so another
+    sequence is another judge (docs/results/judges.md). Deterministic.
     """
     out = [tuple(found)]
     for number in range(1, votes):
-        order = list(found)
-        random.Random(number).shuffle(order)
-        counts = Counter(example.verdict for example in order)
-        spare = next((at for at, example in enumerate(order) if counts[example.verdict] > 1), None)
-        out.append(tuple(example for at, example in enumerate(order) if at != spare))
+        shuffled = list(found)
+        random.Random(number).shuffle(shuffled)
+        by_verdict = {verdict: [e for e in shuffled if e.verdict == verdict] for verdict in ("+1", "-1", "0")}
+        out.append(tuple(by_verdict[example.verdict].pop() for example in found))
     return out
 
 
