@@ -17,6 +17,7 @@ from stereorl.data import Message, Sample, Turn
 from stereorl.learn.batch import collate
 from stereorl.learn.step import Trainer
 from stereorl.policy.adapters import attach
+from stereorl.policy.engine import Scores
 from stereorl.policy.torch_engine import TorchEngine
 from stereorl.serve.app import create_app
 from stereorl.signals.teacher import BaseTeacher
@@ -60,8 +61,8 @@ def test_without_a_hint_the_gap_is_zero(
     model = attach(fresh_loaded, kind="lora")
     teacher = BaseTeacher(model, renderer, label="[hint]")
     for turn, scored in zip(turns, teacher.score([(turn, "") for turn in turns]), strict=True):
-        assert scored is not None
-        assert np.abs(scored - turn.log_probs).max() <= TOLERANCE
+        assert isinstance(scored, Scores)
+        assert np.abs(scored.log_probs - turn.log_probs).max() <= TOLERANCE
     store.close()
 
 
