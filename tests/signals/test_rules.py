@@ -42,6 +42,14 @@ def test_labelled_next_states(name: str) -> None:
     assert result.abstained <= 0.3, [(case.line, case.text[:60]) for case in result.silent]
 
 
+def test_all_labelled_next_states_together() -> None:
+    cases = [case for name in ("dev", "held", "hard") for case in load(name)]
+    result = score(cases)
+    assert len(cases) >= 150
+    assert result.accuracy >= 0.9
+    assert result.abstained <= 0.3
+
+
 def test_the_tables_are_varied() -> None:
     cases = [case for name in ("dev", "held") for case in load(name)]
     chinese = [c for c in cases if any("\u4e00" <= char <= "\u9fff" for char in c.text)]
