@@ -22,7 +22,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class Learner:
     ):
         from stereorl.learn.alarms import Alarms
         from stereorl.learn.parts import assemble
+        from stereorl.learn.tensorboard import Board
 
         self.config = config
         self._store = store
@@ -68,6 +69,7 @@ class Learner:
             config, store=store, versions=versions, loaded=loaded, judge=judge, teacher=teacher
         )
         self._alarms = Alarms()
+        self._board = Board(config) if config.learn.tensorboard else None
         self._version: int | None = None  # what the trainer holds; None: repair and reload first
         self._failed: set[str] = set()  # turns in a step that raised
 
@@ -104,6 +106,11 @@ class Learner:
         collector.join(timeout=30)
         if failure:
             raise failure[0]
+
+    def close(self) -> None:
+        """Let go of what is open beside the store."""
+        if self._board is not None:
+            self._board.close()
 
     def learn_once(self) -> bool:
         """Follow CURRENT, score, and train if a batch is due. True when anything was done."""
@@ -221,6 +228,8 @@ class Learner:
             **metrics,
         }
         append_line(self.config.home_path / "metrics.jsonl", record)
+        if self._board is not None:
+            self._board.write(record)
         level = logging.INFO if result.outcome == "published" else logging.WARNING
         self._log.log(level, "%s", progress_line(record))
         for warning in self._alarms.look(metrics):
@@ -282,8 +291,9 @@ def run_learner(config: Config, *, stop: threading.Event | None = None) -> None:
         loaded = _load(config, threads)
         learner = Learner(config, store=store, versions=Versions(config.versions_path), loaded=loaded)
         log.info("Learning from %s in %s, %d threads.", loaded.name, home, threads)
-        learner.check_base()  # refused here, where `run` would wait for it to be mended
-        learner.run(stop)
+        with closing(learner):
+            learner.check_base()  # refused here, where `run` would wait for it to be mended
+            learner.run(stop)
     log.info("The learner has stopped.")
 
 

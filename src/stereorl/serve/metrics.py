@@ -2,19 +2,68 @@
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from stereorl.store.records import StepRow
 
 FUNNEL_EVERY_S = 3.0
+STEPS_LOOKED_AT = 50  # more rejections in a row than that, and the statistics stay as they were
 _FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
-class FunnelSource(Protocol):
+_STATISTIC = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class StoreSource(Protocol):
     def funnel(self) -> Any: ...
+
+    def steps(self, limit: int = ...) -> Sequence[StepRow]: ...
+
+
+class LastUpdate(Collector):
+    """What the last published update said about itself. A statistic that it lacks is absent, never an old value."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.step: StepRow | None = None
+
+    def look(self, steps: Sequence[StepRow], published: int) -> None:
+        self.published = published
+        self.step = next((step for step in reversed(steps) if step.outcome == "published"), self.step)
+
+    def collect(self) -> Iterator[Metric]:
+        yield CounterMetricFamily("stereorl_updates", "Published updates.", value=self.published)
+        step = self.step
+        if step is None:
+            return
+        yield GaugeMetricFamily("stereorl_step_version", "Version of the last update.", value=step.version)
+        family = GaugeMetricFamily(
+            "stereorl_step", "Statistics of the last published update.", labels=["statistic"]
+        )
+        for name, value in finite(step.metrics).items():
+            family.add_metric([name], value)
+        yield family
+
+
+def finite(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """The statistics that are one number each: no tables, no text, nothing that is not finite."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if _STATISTIC.fullmatch(name)
+        and isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    }
 
 
 class Metrics:
@@ -55,15 +104,18 @@ class Metrics:
         self._rewards = Gauge("stereorl_rewards", "Verdicts by reward.", ["reward"], registry=self.registry)
         self._sessions = Gauge("stereorl_sessions", "Sessions in the store.", registry=self.registry)
         self._forks = Gauge("stereorl_forks", "Forked sessions in the store.", registry=self.registry)
-        self._steps = Gauge("stereorl_steps", "Published updates.", registry=self.registry)
+        self._update = LastUpdate()
+        self.registry.register(self._update)
         self._read_at = float("-inf")
 
-    def scrape(self, source: FunnelSource) -> bytes:
+    def scrape(self, source: StoreSource) -> bytes:
         """The exposition text. Blocking; the store is read at most once every few seconds."""
         now = time.monotonic()
         if now - self._read_at >= FUNNEL_EVERY_S:
             self._read_at = now
-            self._show(asdict(source.funnel()))
+            funnel = source.funnel()
+            self._show(asdict(funnel))
+            self._update.look(source.steps(STEPS_LOOKED_AT), funnel.steps)
         return generate_latest(self.registry)
 
     def _show(self, funnel: Mapping[str, Any]) -> None:
@@ -74,4 +126,3 @@ class Metrics:
                 gauge.labels(str(label)).set(count)
         self._sessions.set(funnel["sessions"])
         self._forks.set(funnel["forks"])
-        self._steps.set(funnel["steps"])
