@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from stereorl import core
 from stereorl.cli.main import app
 from stereorl.cli.reference import DOCUMENTS
 from stereorl.config import Config, load_config
@@ -119,13 +122,70 @@ def test_settings_named_in_the_text_exist(page: Path) -> None:
         assert name in known or page.name == "crash-safety.md", f"no setting {name}"
 
 
-def test_every_public_function_of_the_objective_is_in_the_table() -> None:
-    table = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
-    for module in ("advantage", "kl"):
-        code = importlib.import_module(f"stereorl.core.{module}")
+# Equations: the table holds every public function and class of core but these, which compute nothing.
+NO_EQUATION = {
+    *("Aggregation", "Baseline", "ClipMode", "KLKind", "SupportKind"),  # names of choices
+    *("Combiner", "Estimator", "Fusion", "Scale", "Schedule", "Vocabulary"),  # protocols
+    *("DenseVocabulary", "Directive", "Needs", "Objective", "Progress", "SignalSizes", "Streams", "Support"),
+    *("Weights", "Stateless"),
+}
+
+
+def equations() -> dict[str, str]:
+    """Function -> source, from the rows of docs/equations.md."""
+    text = (ROOT / "docs" / "equations.md").read_text(encoding="utf-8")
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("|")]
+    found: dict[str, str] = {}
+    for row in rows:
+        assert len(row) == 4, f"a row without four cells: {row}"
+        for name in re.findall(r"`(stereorl[\w.]+)`", row[2]):
+            assert name not in found, f"{name} has two rows"
+            found[name] = row[3]
+    return found
+
+
+def public_of_core() -> set[str]:
+    """What `stereorl.core` exports, and what its modules hold beside that, by the shortest name to import it by."""
+    found = {f"stereorl.core.{name}" for name in core.__all__}
+    for module in pkgutil.walk_packages(core.__path__, "stereorl.core."):
+        code = importlib.import_module(module.name)
         for name, value in vars(code).items():
-            if getattr(value, "__module__", None) == code.__name__ and callable(value) and name[0] != "_":
-                assert f"`{code.__name__}.{name}`" in table, f"{name} is missing from docs/equations.md"
+            own = getattr(value, "__module__", None) == module.name
+            if own and callable(value) and name[0] != "_" and name not in core.__all__:
+                found.add(f"{module.name}.{name}")
+    return {name for name in found if ".shapes." not in name and name.split(".")[-1] not in NO_EQUATION}
+
+
+def test_every_public_function_and_class_of_core_is_in_the_table() -> None:
+    of_core = {name for name in equations() if name.startswith("stereorl.core.")}
+    assert of_core == public_of_core()
+    assert NO_EQUATION - {"Stateless"} <= set(core.__all__), "an exception for nothing"
+
+
+@pytest.mark.parametrize("name", sorted(equations()))
+def test_the_source_in_the_table_is_the_one_that_the_docstring_names(name: str) -> None:
+    source, said = equations()[name], _documented(name)
+    papers, years = re.findall(r"\d{4}\.\d{5}", source), re.findall(r"\b(?:19|20)\d\d\b(?!\.)", source)
+    assert [paper for paper in papers + years if paper not in said] == []
+    assert [paper for paper in re.findall(r"\d{4}\.\d{5}", _source_line(name)) if paper not in source] == []
+
+
+def _documented(name: str) -> str:
+    """The docstring, with those of its module that it says it is like."""
+    module = importlib.import_module(_found(name).__module__)
+    doc = inspect.getdoc(_found(name)) or ""
+    others = (getattr(module, other, None) for other in re.findall(r"as `(\w+)`", doc))
+    return " ".join([doc, *(inspect.getdoc(other) or "" for other in others if other)])
+
+
+def _source_line(name: str) -> str:
+    match = re.search(r"^Source.*?(?=\n\w+:|\n\n|\Z)", inspect.getdoc(_found(name)) or "", re.M | re.S)
+    return match.group() if match else ""
+
+
+def _found(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def test_every_crash_point_in_the_code_is_in_the_page() -> None:
