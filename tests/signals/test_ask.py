@@ -8,7 +8,7 @@ import pytest
 
 from stereorl.data import Feedback, Message, ToolCall
 from stereorl.signals import answer
-from stereorl.signals.ask import messages, says_nothing, small_case
+from stereorl.signals.ask import messages, says_nothing, small_words
 from stereorl.signals.examples import examples, orders, shots
 from tests.signals.injections import ATTEMPTS
 from tests.signals.turns import said, turn
@@ -54,7 +54,7 @@ def test_tool_output_never_enters_a_hint_prompt() -> None:
     reported = said("<returncode>1</returncode>\n<output>SHELL-SECRET</output>")
     words = Message("user", "Too long, one line please.")
     both = type(state)("t", "reply", (*state.messages, *reported.messages, words), 0.0)
-    for shown in (messages("hint", AGENT, both, nonce="x")[1], small_case(AGENT, both, tools=False)):
+    for shown in (messages("hint", AGENT, both, nonce="x")[1], small_words(both)):
         assert "SECRET" not in shown.content
         assert "Too long, one line please." in shown.content
 

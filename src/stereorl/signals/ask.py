@@ -48,14 +48,19 @@ def messages(kind: str, turn: Turn, next_state: NextState, *, nonce: str) -> tup
     return Message("system", prompt(kind)), Message("user", case)
 
 
-def small_case(turn: Turn, next_state: NextState, *, tools: bool = True) -> Message:
+def small_case(turn: Turn, next_state: NextState) -> Message:
     """The same parts for a small model: shorter, and no nonce, so that its examples look just alike."""
     parts = (
-        shown_request(turn.messages, SMALL.request, tools=tools),
+        shown_request(turn.messages, SMALL.request),
         shown_reply(turn.reply, SMALL.reply),
-        shown_next(next_state, SMALL.next_state, tools=tools),
+        shown_next(next_state, SMALL.next_state),
     )
     return Message("user", "\n".join(parts))
+
+
+def small_words(next_state: NextState) -> Message:
+    """The user's words alone: a small model that is shown the reply too copies from it."""
+    return Message("user", shown_next(next_state, SMALL.next_state, tools=False))
 
 
 def shown_request(request: Sequence[Message], limit: int, *, nonce: str = "", tools: bool = True) -> str:

@@ -1,7 +1,8 @@
 """Hints by the policy's own base weights: decision from the logits after `\\boxed{`, the text written after `+1}`.
 
-A model of this size is as likely to turn a correction round as to word it: whatever it writes is held against the
-user's words and must be about something that they named (`signals.contradiction`).
+It is shown the user's words alone: with request and reply beside them it copied from those. A model of this size is as
+likely to turn a correction round as to word it: whatever it writes is held against the user's words and must be about
+something that they named (`signals.contradiction`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from stereorl.data import NextState, Turn
 from stereorl.data.signal import Reward
 from stereorl.policy.load import Loaded
-from stereorl.signals.ask import small_case
+from stereorl.signals.ask import small_words
 from stereorl.signals.base_judge import KEPT, NAME, verdict_ids
 from stereorl.signals.examples import START, examples, orders, shots
 from stereorl.signals.hinter import Draft
@@ -38,7 +39,7 @@ class BaseWriter:
         self._ids: dict[Reward, int] = verdict_ids(self._primed[0])
 
     def write(self, turn: Turn, next_state: NextState) -> Draft:
-        case = small_case(turn, next_state, tools=False)
+        case = small_words(next_state)
         found = [primed.next_log_probs(case, START, room=TOKENS) for primed in self._primed]
         votes = tuple(
             None if logp_V is None else bool(logp_V[self._ids[1]] > logp_V[self._ids[-1]]) for logp_V in found

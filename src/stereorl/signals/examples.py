@@ -11,26 +11,20 @@ from stereorl.signals.ask import SMALL, prompt
 from stereorl.signals.fence import fence
 
 START = "\\boxed{"
+SHOWN = ("request", "reply", "user", "tool")
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One case with its answer; `role` says whose next state `text` is (user or tool)."""
+    """One case with its answer; `shown` holds (whose, text): request, reply, user, tool, as far as they are shown."""
 
     verdict: str
-    request: str
-    reply: str
-    role: str
-    text: str
+    shown: tuple[tuple[str, str], ...]
     hint: str = ""
 
     def messages(self) -> tuple[Message, Message]:
         """The case, fenced just as a real one is, and the answer to it."""
-        parts = (
-            fence("request", self.request, limit=SMALL.request),
-            fence("reply", self.reply, limit=SMALL.reply),
-            fence(self.role, self.text, limit=SMALL.next_state),
-        )
+        parts = [fence(name, text, limit=SMALL.next_state) for name, text in self.shown]
         told = f"{START}{self.verdict}}}" + (f" {self.hint}" if self.hint else "")
         return Message("user", "\n".join(parts)), Message("assistant", told)
 
@@ -64,7 +58,5 @@ def shots(system: str, found: Sequence[Example]) -> tuple[Message, ...]:
 def _example(block: str) -> Example:
     lines = [line for line in block.splitlines() if line.strip() and not line.startswith("#")]
     values = dict(line.split(": ", 1) for line in lines)
-    role = "tool" if "tool" in values else "user"
-    told = {key: value.replace("\\n", "\n") for key, value in values.items() if key in ("request", "reply")}
-    text = values[role].replace("\\n", "\n")
-    return Example(values["verdict"], told["request"], told["reply"], role, text, values.get("hint", ""))
+    shown = ((name, text.replace("\\n", "\n")) for name, text in values.items() if name in SHOWN)
+    return Example(values["verdict"], tuple(shown), values.get("hint", ""))
