@@ -87,5 +87,5 @@ def fill(kind: Any, *settings: object, **given: object) -> Any:
             values[field.name] = getattr(source, field.name)
     try:
         return kind(**values)
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
         raise ConfigError(f"{kind.__name__} cannot work so: {error}") from error

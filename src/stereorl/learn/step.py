@@ -186,10 +186,10 @@ class Trainer:
 
     def _learned(self, metrics: dict[str, Any], passes: _Passes) -> None:
         """Tell schedule, scale and teacher what this update was."""
-        weights = passes.weights
+        scheduled, weights = passes.scheduled, passes.weights
         at_one = {
             name: metrics[f"grad_norm_{name}"] / weight
-            for name, weight in (("eval", weights.eval), ("dir", weights.dir))
+            for name, weight in (("eval", scheduled.eval), ("dir", scheduled.dir))
             if weight > 0 and f"grad_norm_{name}" in metrics
         }
         self.progress = Progress(
@@ -199,13 +199,9 @@ class Trainer:
             eval_norm=at_one.get("eval"),
             dir_norm=at_one.get("dir"),
         )
-        has_eval, has_dir = (
-            metrics["n_reward"] > 0 and weights.eval > 0,
-            metrics["n_teacher"] > 0 and weights.dir > 0,
-        )
         self.scale.observe(
-            passes.terms.get("eval", 0.0) / weights.eval if has_eval else None,
-            passes.terms.get("dir", 0.0) / weights.dir if has_dir else None,
+            passes.terms.get("eval", 0.0) / weights.eval if metrics["n_reward"] and weights.eval > 0 else None,
+            passes.terms.get("dir", 0.0) / weights.dir if metrics["n_teacher"] and weights.dir > 0 else None,
         )
         if self.teacher is not None:
             self.teacher.follow()
