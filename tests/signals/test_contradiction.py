@@ -42,6 +42,7 @@ FAITHFUL = (  # (what the user wrote, what the model made of it)
     ("can you make it a bit friendlier? the tone is cold", "Use a friendly, warm tone."),
 )
 TWISTED = (
+    ("Good, but you missed the third step.", "Only the fourth step."),
     ("Please don't use bullet points.", "Use bullet points in the answer."),
     ("Stop using bullet points, they are ugly.", "Use bullet points."),
     ("That is too long. Answer in one short sentence.", "Make the answer longer."),
@@ -112,17 +113,19 @@ def test_a_small_models_hint_must_be_about_what_the_user_named() -> None:
     stray = "Mention the history of the lighthouse."
     assert contradiction(stray, "please use a table") is None
     assert (
-        contradiction(stray, "please use a table", must_share=True)
-        == "it is about nothing that the user named"
+        contradiction(stray, "please use a table", strict=True) == "it is about nothing that the user named"
     )
-    assert contradiction("Show the data in a table.", "please use a table", must_share=True) is None
-    assert contradiction("Give a brief answer.", "Too long.", must_share=True) is None
-    assert contradiction("请用表格展示数据", "我要的是表格", must_share=True) is None
+    assert contradiction("Show the data in a table.", "please use a table", strict=True) is None
+    assert contradiction("Give a brief answer.", "Too long.", strict=True) is None
+    assert contradiction("Explain it simply, in a table.", "please use a table", strict=True) == (
+        "it adds what the user did not say: simplicity"
+    )
+    assert contradiction("请用表格展示数据", "我要的是表格", strict=True) is None
 
 
 @given(st.text(max_size=400), st.text(max_size=400))
 def test_any_text_can_be_compared(candidate: str, words: str) -> None:
-    reason = contradiction(candidate, words, must_share=True)
+    reason = contradiction(candidate, words, strict=True)
     assert reason is None or reason
 
 

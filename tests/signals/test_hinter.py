@@ -20,7 +20,7 @@ WORDS = "Please don't use bullet points."
 
 class Scripted:
     name = "scripted"
-    must_share = False
+    strict = False
 
     def __init__(self, *texts: str, votes: tuple[bool | None, ...] = (True,)):
         self.draft = Draft(votes, texts)

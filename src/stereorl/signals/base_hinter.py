@@ -27,7 +27,7 @@ class BaseWriter:
     """Implements `signals.hinter.Writer`. The first text is greedy, the others drawn; the same turn, the same texts."""
 
     name = NAME
-    must_share = True
+    strict = True
 
     def __init__(self, model: Any, loaded: Loaded, lock: Lock, *, votes: int = 1, texts: int = 3):
         found = orders(examples("base_hint_examples"), votes)

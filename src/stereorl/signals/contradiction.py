@@ -20,11 +20,11 @@ MIN_CHARS, MIN_CHARS_CJK = 10, 5
 MAX_READ = 4000  # characters of either text that are compared
 
 
-def contradiction(candidate: str, user_words: str, *, must_share: bool = False) -> str | None:
+def contradiction(candidate: str, user_words: str, *, strict: bool = False) -> str | None:
     """Why `candidate` must not teach, given what the user wrote; None when nothing speaks against it.
 
-    `must_share`: it also has to be about something that the user named (asked of a small model, whose hints are
-    otherwise often about the example in its prompt or about the request).
+    `strict`: it also has to be about something that the user named, and name no quality that the user did not (asked of
+    a small model, which otherwise writes about the examples in its prompt).
     """
     text = candidate.strip()[:MAX_READ]
     if len(text) <= (MIN_CHARS_CJK if _CJK.search(text) else MIN_CHARS):
@@ -35,9 +35,7 @@ def contradiction(candidate: str, user_words: str, *, must_share: bool = False) 
         return None  # a quotation of whole sentences
     wanted, said = meaning(user_words[:MAX_READ], complains=True), meaning(text, complains=False)
     return (
-        _inverted(wanted, said)
-        or _invented(wanted, said)
-        or (_unrelated(wanted, said) if must_share else None)
+        _inverted(wanted, said) or _invented(wanted, said) or (_unrelated(wanted, said) if strict else None)
     )
 
 
@@ -63,6 +61,9 @@ def _invented(wanted: Meaning, said: Meaning) -> str | None:
 
 
 def _unrelated(wanted: Meaning, said: Meaning) -> str | None:
+    added = {stem for stem in said.stems - wanted.stems if stem.startswith("#")}
+    if added:
+        return f"it adds what the user did not say: {min(added)[1:]}"
     if wanted.stems & said.stems or (wanted.names & said.names) or (wanted.numbers & said.numbers):
         return None
     return "it is about nothing that the user named"

@@ -81,7 +81,9 @@ NAMES: dict[str, str] = {
 }  # fmt: skip
 NUMBERS: dict[str, str] = {
     "two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9", "ten": "10",
-    "twelve": "12", "twenty": "20", "single": "1", "once": "1", "twice": "2",
+    "twelve": "12", "twenty": "20", "single": "1", "second": "2nd",
+    "third": "3rd", "fourth": "4th", "fifth": "5th", "sixth": "6th", "seventh": "7th", "eighth": "8th", "ninth": "9th",
+    "tenth": "10th", "once": "1", "twice": "2",
     "一": "1", "二": "2", "两": "2", "三": "3", "四": "4", "五": "5", "六": "6", "七": "7", "八": "8", "九": "9", "十": "10",
 }  # fmt: skip
 COUNTED = _words(

@@ -51,7 +51,7 @@ class EndpointWriter:
     """Implements `signals.hinter.Writer`: m answers, each with a decision and perhaps a hint."""
 
     name = NAME
-    must_share = False
+    strict = False
 
     def __init__(self, chat: Chat, *, votes: int = 3, nonce: Callable[[], str] = nonce):
         self._chat = chat

@@ -43,10 +43,10 @@ class Draft:
 
 
 class Writer(Protocol):
-    """A model that words hints. `must_share`: too small to be trusted with words that the user did not use."""
+    """A model that words hints. `strict`: too small to be trusted with words that the user did not use."""
 
     name: str
-    must_share: bool
+    strict: bool
 
     def write(self, turn: Turn, next_state: NextState) -> Draft: ...
 
@@ -126,10 +126,10 @@ class ModelHinter:
     def _checked(self, texts: Sequence[str], words: str) -> Iterator[Hint]:
         accepted = 0
         for text in dict.fromkeys(texts):
-            share = self._writer.must_share
-            reason = contradiction(text, words, must_share=share)
+            share = self._writer.strict
+            reason = contradiction(text, words, strict=share)
             text = _clean(text, self._config.hint_max_chars)
-            reason = reason or contradiction(text, words, must_share=share)  # what a cut left over
+            reason = reason or contradiction(text, words, strict=share)  # what a cut left over
             if reason is None and accepted == self._config.hint_candidates:
                 return
             accepted += reason is None
