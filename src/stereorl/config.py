@@ -133,7 +133,7 @@ class SignalsConfig(Section):
         1, gt=0, le=15, description="Independent votes m of a model; the majority decides."
     )
     judge_margin: float = Field(
-        0.5, ge=0, description="The base judge abstains below so many nats between its two best verdicts."
+        0.3, ge=0, description="The base judge abstains below so many nats between its two best verdicts."
     )
     judge_retries: int = Field(
         4, ge=0, description="How often a judge that failed or abstained altogether is asked again."

@@ -1,8 +1,9 @@
-"""Hints by the policy's own base weights: decision from the logits after `\\boxed{`, the text written after `+1}`.
+"""Hints by the policy's own base weights: the decision is the base judge's, the text follows `\\boxed{+1}`.
 
-It is shown the user's words alone: with request and reply beside them it copied from those. A model of this size is as
-likely to turn a correction round as to word it: whatever it writes is held against the user's words and must be about
-something that they named (`signals.contradiction`).
+The judge's prompt decides whether the user wants the reply changed, because the writer's own verdict token does not
+tell (docs/results/judges.md). The writer is shown the user's words alone: with request and reply beside them it copied
+from those. A model of this size is as likely to turn a correction round as to word it: whatever it writes is held
+against the user's words and must be about something that they named (`signals.contradiction`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import zlib
 from typing import Any
 
 from stereorl.data import NextState, Turn
-from stereorl.data.signal import Reward
 from stereorl.policy.load import Loaded
 from stereorl.signals.ask import small_words
-from stereorl.signals.base_judge import KEPT, NAME, verdict_ids
-from stereorl.signals.examples import START, examples, orders, shots
+from stereorl.signals.base_judge import NAME, BaseJudge
+from stereorl.signals.examples import START, examples, shots
 from stereorl.signals.hinter import Draft
 from stereorl.signals.primed import Lock, Primed
 
@@ -30,24 +30,17 @@ class BaseWriter:
     strict = True
 
     def __init__(self, model: Any, loaded: Loaded, lock: Lock, *, votes: int = 1, texts: int = 3):
-        found = orders(examples("base_hint_examples"), votes)
-        self._primed = [
-            Primed(model, loaded, shots("base_hint", order), lock, keep=number < KEPT)
-            for number, order in enumerate(found)
-        ]
+        self._judge = BaseJudge(model, loaded, lock, votes=votes)
+        self._primed = Primed(model, loaded, shots("base_hint", examples("base_hint_examples")), lock)
         self._texts = texts
-        self._ids: dict[Reward, int] = verdict_ids(self._primed[0])
 
     def write(self, turn: Turn, next_state: NextState) -> Draft:
-        case = small_words(next_state)
-        found = [primed.next_log_probs(case, START, room=TOKENS) for primed in self._primed]
-        votes = tuple(
-            None if logp_V is None else bool(logp_V[self._ids[1]] > logp_V[self._ids[-1]]) for logp_V in found
-        )
+        judged = self._judge.log_probs(turn, next_state)
+        votes = tuple(None if found is None else found[-1] > found[1] for found in judged)
         if votes.count(True) <= votes.count(False):
             return Draft(votes, ())
-        texts = self._primed[0].write(
-            case,
+        texts = self._primed.write(
+            small_words(next_state),
             f"{START}+1}}",
             texts=self._texts,
             tokens=TOKENS,

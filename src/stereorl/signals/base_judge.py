@@ -1,8 +1,9 @@
 """Verdicts by the policy's own base weights: the logits of the verdict token right after `\\boxed{`, one forward pass.
 
-m votes are m prompts with the same examples in other orders. A vote goes to the likeliest verdict after a bias that was
-found on labelled next states (bench/judges.py); it abstains where the two likeliest are closer than the margin. It is
-deterministic, so asking again would change nothing: it abstains for good.
+m votes are m prompts with the same examples in other orders. A vote goes to the likeliest verdict after a bias; it
+abstains where the two likeliest are closer than the margin. Bias and margin were found on labelled next states
+(bench/judges.py, docs/results/judges.md). It is deterministic, so asking again would change nothing: it abstains for
+good.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from stereorl.signals.primed import Lock, Primed
 NAME = "base"
 KEPT = 4  # prompts whose cache is held; further votes read theirs anew
 SPELT: dict[Reward, str] = {1: "+1", -1: "-1", 0: "0"}
-# Nats added to the log-prob of each verdict, found on tests/signals/next_states_dev.tsv (docs/results/judges.md).
+# Nats added to the log-prob of each verdict. On the development table none helped: the sequence of verdicts among the
+# examples keeps the three level, and contextual or batch calibration made it worse (docs/results/judges.md).
 BIAS: dict[Reward, float] = {1: 0.0, -1: 0.0, 0: 0.0}
 
 
@@ -37,7 +39,7 @@ class BaseJudge:
         lock: Lock,
         *,
         votes: int = 1,
-        margin: float = 0.5,
+        margin: float = 0.3,
         bias: Mapping[Reward, float] = BIAS,
     ):
         found = orders(examples("base_verdict_examples"), votes)
