@@ -18,7 +18,7 @@ way, tokens, width, vocabulary = sys.argv[1], *map(int, sys.argv[2:])
 generator = torch.Generator().manual_seed(0)
 linear = torch.nn.Linear(width, vocabulary, bias=False).requires_grad_(False)
 with torch.no_grad():
-    linear.weight.normal_(0, 0.2, generator=generator)  # log-probs of about -14; larger logits cost the full way its digits
+    linear.weight.normal_(0, 0.1, generator=generator)  # larger logits cost the full way its digits, not ours
 hidden_NH = torch.randn(tokens, width, generator=generator).requires_grad_()
 ids_N = torch.randint(0, vocabulary, (tokens,), generator=generator)
 temperature_N = torch.full((tokens,), 0.6)
