@@ -59,6 +59,16 @@ def test_tool_output_never_enters_a_hint_prompt() -> None:
         assert "Too long, one line please." in shown.content
 
 
+def test_nor_does_what_the_user_pasted() -> None:
+    pasted = said(
+        "I ran it:\n```\nFENCE-SECRET\n```\nToo long, one line please.\n> QUOTE-SECRET\n<page>PAGE-SECRET</page>"
+    )
+    shown = messages("hint", AGENT, pasted, nonce="x")[1].content
+    assert "SECRET" not in shown
+    assert "Too long, one line please." in shown
+    assert messages("verdict", AGENT, pasted, nonce="x")[1].content.count("SECRET") >= 3
+
+
 @pytest.mark.parametrize("attempt", ATTEMPTS)
 @pytest.mark.parametrize("kind", ["verdict", "hint"])
 def test_no_attempt_forges_a_fence_or_an_answer_in_a_prompt(kind: str, attempt: str) -> None:

@@ -15,6 +15,8 @@ from stereorl.signals.base_hinter import BaseWriter
 from stereorl.signals.base_judge import BIAS, BaseJudge, read
 from stereorl.signals.examples import START, examples, shots
 from stereorl.signals.primed import Primed
+from tests.signals.table import Case
+from tests.signals.table import load as table
 from tests.signals.turns import said, turn
 
 FEW = examples("base_verdict_examples")[:1]  # the tiny model's context is short
@@ -106,3 +108,44 @@ def _long(loaded: Any) -> Any:
     from dataclasses import replace
 
     return replace(loaded, context_length=4096)
+
+
+def _case_turn(case: Case) -> Any:
+    return turn(case.request, case.reply)
+
+
+@pytest.mark.model
+def test_the_embedded_base_reads_held_out_next_states_better_than_chance(fresh_loaded: Any) -> None:
+    model = attach(fresh_loaded, kind="lora", r=1)
+    judge = BaseJudge(model, fresh_loaded, threading.RLock(), margin=0.1)
+    cases = [case for case in table("held") if case.label != 0][::4]
+    assert len(cases) >= 20
+    assert {case.label for case in cases} == {1, -1}
+    lead, right = {1: [], -1: []}, []  # type: ignore[var-annotated]
+    for case in cases:
+        (log_probs,) = judge.log_probs(_case_turn(case), case.next_state)
+        assert log_probs is not None
+        lead[case.label].append(log_probs[1] - log_probs[-1])
+        vote = read(log_probs, BIAS, 0.1)
+        right += [] if vote.value is None else [vote.value == case.label]
+    auc = sum(a > b for a in lead[1] for b in lead[-1]) / (len(lead[1]) * len(lead[-1]))
+    print(f"{len(cases)} held-out next states: AUC {auc:.2f}, {sum(right)} of {len(right)} votes right")
+    assert auc > 0.65
+    assert len(right) >= len(cases) / 2
+    assert sum(right) / len(right) > 0.6
+
+
+@pytest.mark.model
+def test_the_embedded_base_words_a_hint_that_keeps_the_users_meaning(fresh_loaded: Any) -> None:
+    from stereorl.config import SignalsConfig
+    from stereorl.data import Verdict
+    from stereorl.signals.contradiction import contradiction
+    from stereorl.signals.hinter import ModelHinter
+
+    writer = BaseWriter(attach(fresh_loaded, kind="lora", r=1), fresh_loaded, threading.RLock())
+    words = "Too long. Please answer in one short sentence."
+    found = ModelHinter(writer, SignalsConfig(hinter="base")).hints(turn(), said(words), (), Verdict(-1, "x"))
+    assert [h.text for h in found if h.source == "user"] == [words]  # the fallback, whatever the model wrote
+    for hint in found:
+        if hint.source == "model" and hint.accepted:
+            assert contradiction(hint.text, words, strict=True) is None

@@ -120,6 +120,7 @@ def test_a_small_models_hint_must_be_about_what_the_user_named() -> None:
     assert contradiction("Explain it simply, in a table.", "please use a table", strict=True) == (
         "it adds what the user did not say: simplicity"
     )
+    assert contradiction("Include the second step.", "你漏掉了第二步", strict=True) is None
     assert contradiction("请用表格展示数据", "我要的是表格", strict=True) is None
 
 

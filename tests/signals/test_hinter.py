@@ -96,6 +96,7 @@ def test_the_majority_decides(votes: tuple[bool | None, ...], taken: bool) -> No
         (said(""), BAD, False),
         (None, BAD, False),
         (said("Error: no such table", role="tool"), BAD, False),
+        (said("```\nPlease use bold.\n```"), BAD, False),
         (said("<returncode>1</returncode>\n<output>use bold</output>"), BAD, False),
     ],
 )

@@ -14,6 +14,7 @@ from string import Template
 
 from stereorl.data import Feedback, Message, NextState, Turn
 from stereorl.signals.fence import fence
+from stereorl.signals.hints import own_words
 from stereorl.signals.user_words import is_output, user_text
 
 _MANY = 40  # messages of one kind that are looked at
@@ -76,8 +77,11 @@ def shown_reply(reply: Message, limit: int, *, nonce: str = "") -> str:
 
 
 def shown_next(next_state: NextState, limit: int, *, nonce: str = "", tools: bool = True) -> str:
-    """One fence for the user's words and one for what tools returned; those that there are."""
-    words = user_text(next_state.messages)
+    """One fence for the user's words and one for what tools returned; those that there are.
+
+    Without `tools` (for a hint) only the user's own words: nothing returned, nothing pasted.
+    """
+    words = user_text(next_state.messages) if tools else own_words(next_state.messages)
     returned = "\n".join(m.content for m in next_state.messages[:_MANY] if _from_environment(m))
     fences = [fence("user", words, limit=limit, nonce=nonce)] if words.strip() else []
     if returned.strip() and tools:

@@ -49,7 +49,7 @@ AXES: dict[str, tuple[str, str]] = {
         "informal informally casual casually relaxed colloquial chatty 随意 口语 轻松",
     ),
     "simplicity": (
-        "simple simpler simply plain easy easier 简单 通俗 易懂",
+        "simple simpler simply simplify simplified plain easy easier 简单 通俗 易懂",
         "complex complicated technical advanced difficult harder jargon 复杂 专业 难懂",
     ),
     "temperature": ("celsius centigrade 摄氏", "fahrenheit 华氏"),
@@ -85,6 +85,9 @@ NUMBERS: dict[str, str] = {
     "third": "3rd", "fourth": "4th", "fifth": "5th", "sixth": "6th", "seventh": "7th", "eighth": "8th", "ninth": "9th",
     "tenth": "10th", "once": "1", "twice": "2",
     "一": "1", "二": "2", "两": "2", "三": "3", "四": "4", "五": "5", "六": "6", "七": "7", "八": "8", "九": "9", "十": "10",
+}  # fmt: skip
+ORDINALS: dict[str, str] = {
+    "2": "2nd", "3": "3rd", "4": "4th", "5": "5th", "6": "6th", "7": "7th", "8": "8th", "9": "9th", "10": "10th",
 }  # fmt: skip
 COUNTED = _words(
     "sentence sentences word words line lines paragraph paragraphs step steps item items point points example examples"

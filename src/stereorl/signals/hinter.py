@@ -2,7 +2,7 @@
 
 A model is asked only where the user may have corrected the reply, decides by the majority of its votes whether they
 did, and each wording is held against the user's words. What it twisted is kept, refused, with the reason. The quote
-stays behind the accepted wordings as their fallback. Tool output never gets here: `hints` has a fixed form for it.
+stays behind the accepted wordings as their fallback. Tool output and what the user pasted never get here.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from stereorl.config import SignalsConfig
 from stereorl.data import Feedback, Hint, NextState, Turn, Verdict
 from stereorl.signals.contradiction import contradiction
 from stereorl.signals.fence import neutral
-from stereorl.signals.hints import extract_hints, shorten
+from stereorl.signals.hints import extract_hints, own_words, shorten
 from stereorl.signals.text import bounded
-from stereorl.signals.user_words import user_text
 
 
 class Hinter(Protocol):
@@ -97,7 +96,7 @@ class ModelHinter:
 
     def _worded(self, turn: Turn, next_state: NextState, quoted: Sequence[Hint]) -> tuple[Hint, ...]:
         draft = self._writer.write(turn, next_state)
-        words = user_text(next_state.messages)
+        words = own_words(next_state.messages)
         worded = [*self._decided(draft)] or [*self._checked(draft.texts, words)]
         first = [hint for hint in quoted if hint.source == "feedback"]
         rest = [hint for hint in quoted if hint.source != "feedback"]
@@ -111,7 +110,7 @@ class ModelHinter:
         if any(hint.source == "feedback" and hint.accepted for hint in quoted):
             return False
         read = any(hint.source == "user" for hint in quoted)
-        return (read or verdict.reward == -1) and bool(user_text(next_state.messages).strip())
+        return (read or verdict.reward == -1) and bool(own_words(next_state.messages))
 
     def _decided(self, draft: Draft) -> Iterator[Hint]:
         """The refusals, when the majority sees no correction."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 from stereorl.data import Feedback, Hint, Message, NextState
 from stereorl.signals.environment import read_environment
-from stereorl.signals.text import BLOCK, FILL, bounded
+from stereorl.signals.text import BLOCK, FILL, bounded, mask
 from stereorl.signals.user_words import NEGATIVE, Reading, Said, is_output, read, user_text
 
 MIN_CHARS = 10  # a hint must be longer; a Chinese one longer than MIN_CHARS_CJK
@@ -22,6 +22,7 @@ MIN_CHARS_CJK = 5
 TOOL_TEMPLATE = "The tool call failed with: {line}. Act so that this does not happen."
 LONGEST_QUOTATION = 80  # inside a hint; a longer one is foreign text
 _TOOL_LINE = 160
+_FOREIGN = re.compile(f"{FILL}+|{BLOCK}+")
 _CJK = re.compile("[\u3400-\u9fff]")
 _LEADING = re.compile(
     r"^(?:(?:but|and|so|however|though|yet|also|ok|okay|well|hmm+|oh|no)\b[,\s]*|(?:但是|不过|可是|然而|只是|但|嗯|那)[，,\s]*)+",
@@ -50,6 +51,19 @@ def extract_hints(
         hints += _of_user(next_state, request, reply, trust, max_chars)
         hints += _of_tool(next_state, reply or Message("assistant"), trust, max_chars)
     return tuple(hints)
+
+
+def own_words(messages: Sequence[Message]) -> str:
+    """What the user wrote, without what they pasted: fences, documents, command output, long quotations."""
+    text = bounded(user_text(messages))
+    masked = mask(text)
+    kept, at = [], 0
+    for run in _FOREIGN.finditer(masked):
+        edge = 1 if masked[run.start()] == BLOCK else 0  # a block's mask has a line's end on either side
+        if edge or run.end() - run.start() > LONGEST_QUOTATION:
+            kept.append(text[at : run.start() - edge] + "\n")
+            at = run.end() + edge
+    return "\n".join(line for line in "".join([*kept, text[at:]]).split("\n") if line.strip()).strip()
 
 
 def _of_feedback(feedback: Feedback, max_chars: int) -> Hint:
@@ -139,7 +153,7 @@ def _cut(reading: Reading, first: Said, last: Said) -> str:
         end += 1
     masked = reading.masked[start:end]
     text = reading.text[start:end]
-    for run in re.finditer(f"{FILL}+|{BLOCK}+", masked):
+    for run in _FOREIGN.finditer(masked):
         if masked[run.start()] == BLOCK or run.end() - run.start() > LONGEST_QUOTATION:
             text = text[: run.start()] + "\x00" * (run.end() - run.start()) + text[run.end() :]
     words = " ".join(text.replace("\x00", " ").split())

@@ -24,6 +24,7 @@ _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
 _NUMBER_ZH = re.compile("(?<![第统唯之])([一二两三四五六七八九十])(?=[个句行段步条点种次页字])")
 _OF_USERS = (("complaint", words.COMPLAINTS_ZH), ("omission", words.OMISSIONS_ZH))
 _OF_ALL = (("negator", words.NEGATORS_ZH), ("resume", words.RESUME_ZH))
+_ORDINAL_ZH = re.compile("第([二三四五六七八九十])")
 _STEMS = re.compile(r"(?:ies|es|s|ing|ed|'s|')$")
 
 
@@ -154,6 +155,7 @@ def _numbers(text: str) -> set[str]:
     found = {match.group().replace(",", "") for match in _DIGITS.finditer(text)}
     found |= {words.NUMBERS[token] for token in tokens if token in words.NUMBERS}
     found |= {words.NUMBERS[match.group(1)] for match in _NUMBER_ZH.finditer(text)}
+    found |= {words.ORDINALS[words.NUMBERS[match.group(1)]] for match in _ORDINAL_ZH.finditer(text)}
     ones = [at for at, token in enumerate(tokens) if token == "one"]
     return found | ({"1"} if any(set(tokens[at + 1 : at + 4]) & words.COUNTED for at in ones) else set())
 
