@@ -5,22 +5,26 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import re
+import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
-from stereorl import core
+from stereorl import choices, core
 from stereorl.cli.main import app
 from stereorl.cli.reference import DOCUMENTS
 from stereorl.config import Config, load_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FILE = re.compile(r"# (\w+\.py)\n")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -88,12 +92,51 @@ def _keys(tree: dict[str, Any], prefix: str = "") -> list[str]:
     return found
 
 
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path], None]]:
+    """Writes the files that a page shows (blocks that begin with `# name.py`), importable until the test ends."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = dict(choices.FUSIONS)
+
+    def write(page: Path) -> None:
+        for text in blocks(page, "python"):
+            if name := FILE.match(text):
+                (tmp_path / name[1]).write_text(text, encoding="utf-8")
+
+    yield write
+    choices.FUSIONS.clear()
+    choices.FUSIONS.update(before)
+    for name in tmp_path.glob("*.py"):
+        sys.modules.pop(name.stem, None)
+
+
 @page
-def test_python_examples_are_python_and_self_contained_ones_run(page: Path) -> None:
+def test_python_examples_are_python_and_self_contained_ones_run(
+    page: Path, written: Callable[[Path], None]
+) -> None:
+    written(page)
     for text in blocks(page, "python"):
         code = compile(text, str(page), "exec")
         if "OpenAI(" not in text:  # those need a server; the client's tests cover them
-            exec(code, {})
+            exec(code, {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"fusion": "magnitude:Magnitude"}, {"schedule": "warmup:Warmup", "steps": 1}]
+)
+def test_the_classes_that_the_page_adds_train(
+    settings: dict[str, Any], written: Callable[[Path], None]
+) -> None:
+    from tests.learn.tiny import mixed, same, tiny_trainer, weights
+
+    written(ROOT / "docs" / "extending.md")
+    trainer = tiny_trainer(**settings)
+    before = weights(trainer)
+    metrics = trainer.step(mixed()).metrics
+    assert not same(before, weights(trainer))
+    assert math.isfinite(metrics["loss"])
+    assert metrics["w_eval"] == (0.0 if "schedule" in settings else 0.3)
+    assert trainer.step(mixed()).metrics["w_eval"] == 0.3
 
 
 @page
