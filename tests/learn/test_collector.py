@@ -133,6 +133,26 @@ def test_what_waits_holds_up_nobody(home, clock, monkeypatch):
     assert len(model.asked) == len(set(model.asked)) == 12
 
 
+def test_what_waits_is_not_read_again(home, clock, monkeypatch):
+    home.talk(*[UNCLEAR] * 6)
+    made = collector(home, clock, Model(default=LOST))
+    for _ in range(3):
+        made.collect()
+    read, real = [], home.store.judge_queue
+
+    def counted(*args, **given):
+        found = real(*args, **given)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(home.store, "judge_queue", counted)
+    made.collect()
+    assert sum(read) == 0
+    clock.now += 10
+    made.collect()
+    assert sum(read) == module.MODEL_AT_A_TIME
+
+
 def test_a_round_asks_a_model_a_few_times_only_and_the_untried_come_first(home, clock):
     ids = home.talk(*[UNCLEAR] * 6)
     model = Model(LOST, LOST)

@@ -57,6 +57,8 @@ OFTEN: dict[str, Act] = {
     "detail": lambda s: s.detail("r0"),
     "session_turns": lambda s: s.session_turns("s0"),
     "judge_queue": lambda s: s.judge_queue(),
+    "judge_queue but": lambda s: s.judge_queue(skip=["r0"]),
+    "judge_queue only": lambda s: s.judge_queue(only=["judge"]),
     "orphan_queue": lambda s: s.orphan_queue(),
     "signalless": lambda s: s.signalless(),
     "score_queue": lambda s: s.score_queue(),

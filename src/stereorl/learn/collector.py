@@ -33,7 +33,7 @@ log = logging.getLogger("stereorl.learn")
 
 AT_A_TIME = 32  # turns a round that no model has to be asked about
 MODEL_AT_A_TIME = 2  # turns a round that a model is asked about
-MOST = 512  # turns read in one round, those that wait included
+MOST = 10_000  # turns that may wait for a model; beyond, nothing new is looked at until some have left
 JUDGE_ABSTAINED = "judge_abstained"
 
 
@@ -79,22 +79,19 @@ class Collector:
         return self._collect_judged() + self._drop_orphans() + self._drop_signalless()
 
     def _collect_judged(self) -> int:
-        limit = min(AT_A_TIME + len(self._waiting), MOST)
-        items = self._store.judge_queue(limit)
-        if len(items) < limit:  # the whole queue: forget what has left it otherwise
-            ids = {item.turn.turn_id for item in items}
-            self._waiting = {key: value for key, value in self._waiting.items() if key in ids}
-        moved = sum(self._quickly(item) for item in items if item.turn.turn_id not in self._waiting)
-        now = self._clock()
-        due = [item for item in items if self._is_due(item, now)]
-        due.sort(
-            key=lambda item: self._waiting[item.turn.turn_id].failures
-        )  # untried ones first, else the oldest
-        return moved + sum(self._by_model(item) for item in due[:MODEL_AT_A_TIME])
+        new = self._store.judge_queue(AT_A_TIME, skip=self._waiting) if len(self._waiting) < MOST else []
+        moved = sum(self._quickly(item) for item in new)
+        due = self._due()
+        items = self._store.judge_queue(MODEL_AT_A_TIME, only=due) if due else []
+        for gone in set(due) - {item.turn.turn_id for item in items}:  # forgotten or dropped meanwhile
+            del self._waiting[gone]
+        return moved + sum(self._by_model(item) for item in items)
 
-    def _is_due(self, item: JudgeItem, now: float) -> bool:
-        waiting = self._waiting.get(item.turn.turn_id)
-        return waiting is not None and waiting.not_before <= now
+    def _due(self) -> list[str]:
+        """Whom to ask a model about in this round: the untried first, else the oldest."""
+        now = self._clock()
+        due = [(w.failures, turn_id) for turn_id, w in self._waiting.items() if w.not_before <= now]
+        return [turn_id for _, turn_id in sorted(due, key=lambda pair: pair[0])[:MODEL_AT_A_TIME]]
 
     def _quickly(self, item: JudgeItem) -> bool:
         """Settle a turn that needs no model; one that does is noted as waiting."""

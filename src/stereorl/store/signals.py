@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,15 @@ def queue(stage: Stage, limit: int) -> sa.Select[Any]:
     )
 
 
-def judge_queue(connection: sa.Connection, limit: int) -> list[JudgeItem]:
-    rows = connection.execute(queue("judge", limit)).all()
-    return [_judge_item(connection, row) for row in rows]
+def judge_queue(
+    connection: sa.Connection, limit: int, skip: Collection[str] = (), only: Collection[str] | None = None
+) -> list[JudgeItem]:
+    query = queue("judge", limit)
+    if skip:
+        query = query.where(turn.c.turn_id.not_in(list(skip)))
+    if only is not None:
+        query = query.where(turn.c.turn_id.in_(list(only)))
+    return [_judge_item(connection, row) for row in connection.execute(query).all()]
 
 
 def _judge_item(connection: sa.Connection, row: Any) -> JudgeItem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
@@ -162,10 +162,12 @@ class Store:
 
     # --- signals ---
 
-    def judge_queue(self, limit: int = 32) -> list[JudgeItem]:
-        """Turns that something followed and nobody judged, oldest first."""
+    def judge_queue(
+        self, limit: int = 32, *, skip: Collection[str] = (), only: Collection[str] | None = None
+    ) -> list[JudgeItem]:
+        """Turns that something followed and nobody judged, oldest first; those in `skip` left out, or `only` those."""
         with transaction(self._engine) as connection:
-            return signals.judge_queue(connection, limit)
+            return signals.judge_queue(connection, limit, skip, only)
 
     def orphan_queue(self, limit: int = 64) -> list[str]:
         """Turns that nothing followed before their session closed."""
