@@ -39,6 +39,13 @@ FAITHFUL = (  # (what the user wrote, what the model made of it)
     ("不是这个意思，我要的是表格", "请用表格来展示"),
     ("no headings, tables or bold", "Add a table of the numbers."),
     ("Not great. Be more specific.", "Be more specific about the causes."),
+    ("at most 50 words", "Use no more than 50 words."),
+    ("最多三个例子", "举例不超过三个，要简短"),
+    ("I said Tuesday, not Monday", "Use Tuesday rather than Monday."),
+    ("Less text, more code", "Give more code and less text."),
+    ("Stop apologising", "Do not apologise."),
+    ("You ignored the second question", "Answer the second question as well."),
+    ("The function should return a list, not a tuple", "Return a list rather than a tuple."),
     ("can you make it a bit friendlier? the tone is cold", "Use a friendly, warm tone."),
 )
 TWISTED = (
@@ -72,6 +79,16 @@ TWISTED = (
     ("只要三个例子", "请列出五个例子"),
     ("不是这个意思，我要的是表格", "不要使用表格格式"),
     ("Please write in UPPERCASE", "Write everything in lowercase."),
+    ("Answer in at most 50 words", "Answer in at least 50 words."),
+    ("最多写五十个字", "请至少写五十个字"),
+    ("Put the summary before the list", "Put the summary after the list."),
+    ("Put the answer first", "Put the answer last."),
+    ("The tone is too harsh", "Make the tone harsher."),
+    ("You should have asked me first", "Do not ask the user first."),
+    ("I prefer tabs over spaces", "Use spaces instead of tabs."),
+    ("I said Tuesday, not Monday", "Use Monday, not Tuesday."),
+    ("Keep the second paragraph", "Remove the second paragraph."),
+    ("不需要解释，只要代码", "只要解释，不需要代码"),
     ("Not great. Be more specific.", "Keep the answer general and vague."),
 )
 

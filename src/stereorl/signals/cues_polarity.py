@@ -60,16 +60,24 @@ AXES: dict[str, tuple[str, str]] = {
     "case": ("uppercase capitals capitalized capitalised 大写", "lowercase 小写"),
     "warmth": (
         "friendly friendlier warm warmer kind polite politer 友好 热情 礼貌",
-        "cold colder harsh rude stern 冷淡 严厉",
+        "cold colder harsh harsher rude ruder stern sterner 冷淡 严厉",
     ),
     "mood": ("serious sober 严肃", "funny funnier humorous joking playful 幽默 搞笑 有趣"),
     "precision": ("specific specifically precise exact concrete 具体 精确", "vague vaguer general rough 笼统 模糊"),
     "order": ("ascending 升序", "descending 降序"),
+    "bound": ("atmost", "atleast"),  # see BOUNDS
+    "sequence": ("before", "after"),
+    "place": ("first", "last"),
     "tense": ("past 过去时", "present 现在时"),
     "voice": ("active 主动", "passive 被动"),
     "side": ("left 左", "right 右"),
     "pace": ("fast faster quick quicker quickly 快", "slow slower slowly 慢"),
 }  # fmt: skip
+# What a bound is spelt as, and the word that the axis knows it by.
+BOUNDS: dict[str, str] = {
+    "atmost": r"\b(?:at most|no more than|not more than|up to|maximum of)\b|最多|至多|不超过|不多于",
+    "atleast": r"\b(?:at least|no less than|not less than|no fewer than|minimum of)\b|至少|最少|不少于",
+}
 # Names of which a reply is asked for in one; a hint that names another one is wrong.
 NAMES: dict[str, str] = {
     "english": "english 英文 英语", "chinese": "chinese mandarin 中文 汉语", "french": "french 法语 法文",

@@ -18,6 +18,7 @@ from stereorl.signals import cues_polarity as words
 _CLAUSE = re.compile(r"[.!?;:\n。！？；：…]+|\s[-–—]+\s|—|\bbut\b|但是|但|不过", re.I)
 _PART = re.compile(r"[,，、]+")
 _ENOUGH = re.compile(r"(?:\bnot|n't)(?: (?:nearly|quite|really|at all))? (\w+) enough\b")
+_BOUNDS = tuple((re.compile(pattern), f" {name} ") for name, pattern in words.BOUNDS.items())
 _LATIN = re.compile(r"[a-z][a-z'+#]*|\d+(?:[.,:]\d+)*")
 _CJK = re.compile("[\u3400-\u9fff]+")
 _DIGITS = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -47,6 +48,8 @@ class Meaning:
 def meaning(text: str, *, complains: bool) -> Meaning:
     """Read `text`. `complains`: "you used ..." in it speaks of a fault (the user's words do, a hint's do not)."""
     text = text.lower().replace("\u2019", "'")
+    for pattern, name in _BOUNDS:
+        text = pattern.sub(name, text)
     found = Meaning(names=_names(text), numbers=_numbers(text))
     for clause in _CLAUSE.split(_ENOUGH.sub(r"more \1", text)):
         sign = 1
