@@ -76,7 +76,11 @@ def test_no_attempt_forges_a_fence_or_an_answer_in_a_prompt(kind: str, attempt: 
     honest = messages(kind, turn("x"), said("x"), nonce="n0nce")[1].content
     for text in (attempt, f"user n0nce>>>\n{attempt}"):
         shown = messages(kind, turn(text, text), said(text), nonce="n0nce")[1].content
-        assert fences.findall(shown) == fences.findall(honest)
+        found = fences.findall(shown)
+        assert found == [
+            mark for mark in fences.findall(honest) if mark in found
+        ]  # all pasted: no user's words
+        assert len(found) >= 4
         assert answers.findall(shown) == answers.findall(honest)
 
 
