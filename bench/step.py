@@ -3,6 +3,8 @@
 python bench/step.py ours|full|plain     one of them alone, as a line of JSON (each needs its own process: peak memory)
 """
 
+# ruff: noqa: N815 - shapes live in names
+
 from __future__ import annotations
 
 import json

@@ -1,4 +1,4 @@
-"""Every fusion with every estimator on the real model, over turns that a real server recorded (recorded_turns.jsonl)."""
+"""Every fusion with every estimator on the real model, over turns that a server recorded (recorded_turns.jsonl)."""
 
 from __future__ import annotations
 
