@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import typer.main
@@ -20,7 +20,7 @@ import typer.main
 from stereorl import choices, core
 from stereorl.cli.main import app
 from stereorl.cli.reference import DOCUMENTS
-from stereorl.config import Config, load_config
+from stereorl.config import Config, JudgeName, flatten, load_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -229,6 +229,29 @@ def _source_line(name: str) -> str:
 def _found(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
+
+
+def test_the_readme_lists_every_choice_with_the_default_first() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tables = {
+        "objective.fusion": list(choices.FUSIONS),
+        "objective.estimator": ["auto", *choices.ESTIMATORS],
+        "weights.schedule": list(choices.SCHEDULES),
+        "objective.scale": list(choices.SCALES),
+        "objective.combine": list(choices.COMBINERS),
+        "signals.judge": list(get_args(JudgeName)),
+        **{f"signals.{name}": _literals(f"signals.{name}") for name in ("hinter", "teacher")},
+    }
+    defaults = flatten(Config().model_dump())
+    for setting, names in tables.items():
+        (row,) = re.findall(rf"^\|[^|]*\| `{setting}` \|(.*)\|$", text, re.MULTILINE)
+        assert re.findall(r"`(\w+)`", row) == names
+        assert defaults[setting] in (names[0], names[:1]), f"the default of {setting} is not first"
+
+
+def _literals(setting: str) -> list[str]:
+    section, name = setting.split(".")
+    return list(get_args(type(getattr(Config(), section)).model_fields[name].annotation))
 
 
 def test_every_crash_point_in_the_code_is_in_the_page() -> None:
