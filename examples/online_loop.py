@@ -7,7 +7,7 @@
       │     teacher = the frozen model that reads the hint: log-probs of the *same* tokens
       └── one AdamW step on the fusion of both                    learn()
 
-    python examples/online_loop.py                                  # a few minutes on two cores
+    python examples/online_loop.py                                  # 8 minutes of processor time
     python examples/online_loop.py --rounds 3 --prompts 4           # a look
     python examples/online_loop.py --w-dir 0                        # the reward alone
     python examples/online_loop.py --w-eval 0                       # the hint alone
