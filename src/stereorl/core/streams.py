@@ -163,6 +163,7 @@ def make_streams(
     old_BT = logp_new_BT.detach() if logp_old_BT is None else logp_old_BT
     nan_B = torch.full((rows,), float("nan"), dtype=logp_new_BT.dtype, device=logp_new_BT.device)
     reward = nan_B if reward_B is None else reward_B
+    check_B(rows, reward_B=reward, adv_B=reward if adv_B is None else adv_B)
     teacher_BT = torch.full_like(old_BT, float("nan")) if logp_teacher_BT is None else logp_teacher_BT
     has_reward_B = ~reward.isnan()
     has_teacher_B = ~(teacher_BT.isnan() & mask_BT).any(1) & mask_BT.any(1)
