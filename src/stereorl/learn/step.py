@@ -200,7 +200,9 @@ class Trainer:
             dir_norm=at_one.get("dir"),
         )
         self.scale.observe(
-            passes.terms.get("eval", 0.0) / weights.eval if metrics["n_reward"] and weights.eval > 0 else None,
+            passes.terms.get("eval", 0.0) / weights.eval
+            if metrics["n_reward"] and weights.eval > 0
+            else None,
             passes.terms.get("dir", 0.0) / weights.dir if metrics["n_teacher"] and weights.dir > 0 else None,
         )
         if self.teacher is not None:
