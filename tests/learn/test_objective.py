@@ -254,7 +254,35 @@ def test_a_distant_teacher_is_refused_by_estimators_that_read_its_distribution()
 
     with pytest.raises(ConfigError, match="remote teacher"):
         tiny_trainer(estimator="full", teacher=Distant())
+    with pytest.raises(ConfigError, match="no teacher cannot"):
+        tiny_trainer(estimator="full")
     tiny_trainer(estimator="topk_tail", support="teacher", teacher=Distant())
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("adapter", ["lora", "full"])
+def test_recomputed_activations_change_no_gradient(estimator, adapter):
+    """Turns longer than a pass may be: each term's backward runs the layers' forward again, to the same gradient."""
+    seen = []
+    for micro_tokens in (4, 4096):
+        settings = {"estimator": estimator, "adapter": adapter, "micro_tokens": micro_tokens}
+        trainer = taught_trainer(top_k=4, lr=1e-3, kl_coef=0.1, **settings)
+        for _ in range(2):
+            metrics = trainer.step(scored(trainer)).metrics
+        seen.append([metrics[key] for key in ("loss", "grad_norm", "grad_norm_eval", "grad_norm_dir")])
+    assert seen[0] == pytest.approx(seen[1], abs=1e-5)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 2.0, 0.0])
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_odd_temperatures_and_single_tokens_stay_finite(estimator, temperature):
+    trainer = taught_trainer(estimator=estimator, top_k=1000)  # more than the vocabulary has
+    samples = [
+        make_sample(1, reward=1.0, teacher=True, temperature=temperature),
+        make_sample(2, teacher=True, p=1, r=1),
+    ]
+    metrics = trainer.step(scored(trainer, samples)).metrics
+    assert np.isfinite([metrics["loss"], metrics["grad_norm"]]).all()
 
 
 @pytest.mark.parametrize("estimator", ["topk_tail", "topk_clip"])

@@ -80,10 +80,11 @@ class Trainer:
         self.scale = make_scale(self.objective)
         self.combine = make_combiner(self.objective)
         self.teacher = teacher
-        if teacher is not None and asks_teacher(self.fusion.needs) and not hasattr(teacher, "positions"):
+        if asks_teacher(self.fusion.needs) and not hasattr(teacher, "positions"):
+            given = "no teacher" if teacher is None else f"a {teacher.name} teacher"
             raise ConfigError(
-                f"The objective reads the teacher's whole distribution, which a {teacher.name} teacher cannot give. "
-                "Use estimator = sampled, or topk_tail with support = teacher."
+                f"The objective reads the teacher's whole distribution, which {given} cannot give. "
+                "Use a teacher in this process, estimator = sampled, or topk_tail with support = teacher."
             )
         self.updates = 0
         self.running_mean = 0.0
