@@ -374,6 +374,26 @@ def test_route_by_hand():
     assert terms["dir"] == pytest.approx(-2 * (0.4 + 0.2) / 4, abs=1e-6)
 
 
+def test_route_takes_a_reward_of_zero_for_a_failure():
+    """Tied votes and a hint: distilled, as nothing pleased."""
+    terms = by_hand(Route(estimator=Sampled(gap_clip=None)), reward=[0.0], teacher=[[0.2, 0.6]])
+    assert terms["dir"] == pytest.approx(-0.4, abs=1e-6)
+    assert terms["eval"] == 0.0
+
+
+@pytest.mark.parametrize("fusion", FUSIONS)
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_each_term_is_linear_in_its_own_weight(fusion, estimator):
+    """At ratio 1, where no clip chooses by the sum's sign."""
+    rows = [dataclasses.replace(row, old=row.new) for row in MIXED]
+    streams, _ = streams_of(rows)
+    made = make(fusion, estimator, kl_coef=0.0)
+    one, other = made(streams, Weights(1.0, 1.0)).terms, made(streams, Weights(3.0, 0.5)).terms
+    assert float(other["eval"].detach()) == pytest.approx(3 * float(one["eval"].detach()), abs=1e-9)
+    assert float(other["dir"].detach()) == pytest.approx(0.5 * float(one["dir"].detach()), abs=1e-9)
+    assert float(one["dir"].detach()) != 0.0
+
+
 def test_route_weighs_by_the_teachers_certainty():
     """Teacher (.5, .5) then (1, 0): H = ln 2, 0; exp(-H) = .5, 1; over their mean .75: 2/3, 4/3. Gaps 0 and ln 2."""
     logp = torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]).log().requires_grad_()

@@ -77,7 +77,14 @@ class Setting:
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory):
     torch.set_num_threads(2)
-    yield Setting(tmp_path_factory.mktemp("start"))
+    return Setting(tmp_path_factory.mktemp("start"))
+
+
+@pytest.fixture(autouse=True)
+def two_threads(one_thread):
+    """The tiny models of the other files want one."""
+    torch.set_num_threads(2)
+    yield
     torch.set_num_threads(1)
 
 
