@@ -83,7 +83,8 @@ def test_a_reward_moves_the_reply_its_way(trainer, samples, reward):
 
 def test_a_hint_raises_what_the_teacher_prefers(trainer, samples, renderer):
     turns = [sample.turn for sample in samples]
-    scores = BaseTeacher(trainer.model, renderer, "[hint]").score([(turn, HINT) for turn in turns])
+    given = BaseTeacher(trainer.model, renderer, "[hint]").score([(turn, HINT) for turn in turns])
+    scores = [score.log_probs for score in given]
     taught = [Sample(turn=t, hint=HINT, teacher_log_probs=s) for t, s in zip(turns, scores, strict=True)]
     update = trainer.step(taught)
     assert update.metrics["n_reward"] == 0
@@ -96,7 +97,7 @@ def test_lr_zero_changes_nothing_and_without_a_hint_the_gap_is_zero(model, sampl
     trainer = Trainer(model, LearnConfig(lr=0.0, epochs=2))
     before = [p.detach().clone() for p in trainer.parameters]
     same = BaseTeacher(model, renderer, "[hint]").score([(s.turn, "") for s in samples])
-    taught = [replace(s, hint="", teacher_log_probs=t) for s, t in zip(samples, same, strict=True)]
+    taught = [replace(s, hint="", teacher_log_probs=t.log_probs) for s, t in zip(samples, same, strict=True)]
     metrics = trainer.step(taught).metrics
     assert metrics["ratio_mean"] == 1.0
     assert metrics["gap_max"] < 1e-4
