@@ -255,8 +255,8 @@ class ObjectiveConfig(Section):
         "paper",
         description="The same interval for both signs of the advantage, or mirrored for negative ones.",
     )
-    eps_low: float = Field(0.2, gt=0, lt=1)
-    eps_high: float = Field(0.28, gt=0)
+    eps_low: float = Field(0.2, gt=0, lt=1, description="The ratio is clipped below 1 - eps_low.")
+    eps_high: float = Field(0.28, gt=0, description="The ratio is clipped above 1 + eps_high.")
     dual_clip: float | None = Field(
         None,
         gt=1,
@@ -273,7 +273,9 @@ class ObjectiveConfig(Section):
         ge=0,
         description="Weight of the squared distance of the trained parameters from where they began.",
     )
-    aggregation: Literal["seq_mean_token_mean", "token_mean"] = "seq_mean_token_mean"
+    aggregation: Literal["seq_mean_token_mean", "token_mean"] = Field(
+        "seq_mean_token_mean", description="Each reply counts the same, or each token."
+    )
     importance_cap: float = Field(2.0, gt=0, description="Cap on pi_old / pi_behaviour.")
     scale: str = Field("none", description=_names("What each signal is divided by before its weight", SCALES))
     scale_window: int = Field(20, gt=1, description="scale 'loss': updates looked back on.")
@@ -327,13 +329,13 @@ class LearnConfig(Section):
         16, ge=0, description="Samples older than so many versions are dropped, by name."
     )
     tensorboard: bool = Field(False, description="Write the step statistics to home/tensorboard too.")
-    seed: int = 0
+    seed: int = Field(0, description="Seeds the fresh adapter.")
     adapter: Literal["lora", "full"] = Field("lora", description="LoRA by PEFT, or all weights.")
-    lora_r: int = Field(16, gt=0)
-    lora_alpha: float = Field(32, gt=0)
+    lora_r: int = Field(16, gt=0, description="Rank of the LoRA adapter.")
+    lora_alpha: float = Field(32, gt=0, description="The adapter's output is scaled by lora_alpha / lora_r.")
     lr: float = Field(5e-4, ge=0, description="Learning rate of AdamW.")
-    betas: tuple[float, float] = (0.9, 0.98)
-    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = Field((0.9, 0.98), description="Decay of AdamW's two moments.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW.")
     grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
     epochs: int = Field(1, gt=0, description="Optimiser steps per batch.")
     micro_tokens: int = Field(1024, gt=0, description="Most tokens in one forward pass of the learner.")

@@ -96,17 +96,21 @@ def test_the_recorded_log_probs_are_the_models_own(setting):
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("fusion", FUSIONS)
 def test_five_updates_stay_finite(setting, fusion, estimator):
-    measured = estimator == "sampled"  # each term's gradient is a backward pass more
+    measured = (fusion, estimator) == (
+        "advantage_sum",
+        "sampled",
+    )  # each term's gradient is a backward pass more
     trainer = setting.trainer(fusion=fusion, estimator=estimator, term_gradients=measured)
     other = replace(setting.train[1], hint=None, teacher_log_probs=None)
-    samples = [beginning(setting.train[0]), beginning(other)]  # both signals, and a reward alone
+    samples = [beginning(setting.train[0])]  # both signals
+    if fusion == "route":  # which distils that one
+        samples.append(beginning(other))  # a reward alone
     for _ in range(5):
         metrics = trainer.step(samples).metrics
         numbers = [value for value in metrics.values() if isinstance(value, float)]
         assert np.isfinite(numbers).all(), metrics
     assert all(torch.isfinite(p).all() for p in trainer.parameters)
     assert trainer.updates == 5
-    assert metrics["n_reward"] == 2
     assert metrics["n_teacher"] == 1
     assert not measured or {"grad_norm_eval", "grad_norm_dir"} <= metrics.keys()
 
@@ -121,7 +125,7 @@ def test_held_out_log_probs_move_in_the_signals_direction(setting, fusion):
     ends = [first_sentence(sample) for sample in held_out]
     before, end_before = setting.log_probs(held_out), setting.log_probs(ends)
     few = setting.train[1:3] + setting.train[4:6]
-    for _ in range(4):
+    for _ in range(3):
         trainer.step(few)
     after, end_after = setting.log_probs(held_out), setting.log_probs(ends)
     gap = np.concatenate([s.teacher_log_probs - b for s, b in zip(held_out, before, strict=True)])
