@@ -36,6 +36,22 @@ def test_a_preset_sets_the_weights_unless_they_are_set() -> None:
     assert load_config(None, {"preset": "code", "weights.w_dir": 2.0}).config.weights.w_dir == 2.0
 
 
+@pytest.mark.parametrize(
+    ("preset", "weights"),
+    [
+        ("none", (0.3, 1.0)),
+        ("dialogue", (1.0, 0.8)),
+        ("tool", (1.0, 1.2)),
+        ("code", (0.8, 1.5)),
+        ("gui", (1.0, 0.5)),
+    ],
+)
+def test_each_preset(preset: str, weights: tuple[float, float]) -> None:
+    effective = load_config(None, {"preset": preset})
+    assert (effective.config.weights.w_eval, effective.config.weights.w_dir) == weights
+    assert effective.sources.get("weights.w_dir") == (None if preset == "none" else f"preset {preset}")
+
+
 def test_a_broken_file_says_so(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     with pytest.raises(ConfigError, match="No configuration file"):

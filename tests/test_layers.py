@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stereorl import choices
+
 SOURCE = Path(__file__).parent.parent / "src" / "stereorl"
 
 ALLOWED: dict[str, set[str]] = {
@@ -160,6 +162,45 @@ def test_core_knows_no_configuration_and_logs_nothing() -> None:
         if name.split(".")[0] in {"logging", "os", "pathlib", "pydantic", "sqlalchemy"}
     ]
     assert not offenders, "\n".join(offenders)
+
+
+def compared_names(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, name) of each name from the tables of `choices` that a branch of this file asks for."""
+    tables = (choices.FUSIONS, choices.ESTIMATORS, choices.SCHEDULES, choices.SCALES, choices.COMBINERS)
+    names = {name for table in tables for name in table}
+    classes = {target.rpartition(":")[2] for table in tables for target in table.values()}
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Compare, ast.match_case)):
+            asked = [n.value for n in ast.walk(node) if isinstance(n, ast.Constant)]
+            yield from ((getattr(node, "lineno", 0), name) for name in asked if name in names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+            asked = [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
+            yield from ((node.lineno, name) for name in asked if name in classes)
+
+
+def test_the_learner_has_no_branch_on_the_name_of_an_algorithm() -> None:
+    offenders = [
+        f"{path.relative_to(SOURCE)}:{line} asks for '{name}'"
+        for path in modules()
+        if layer(path) in {"learn", "core"}
+        for line, name in compared_names(path)
+        if (path.name, name) != ("advantage.py", "none")  # a baseline, not a scale
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if config.fusion == 'route':\n    pass",
+        "x = 1 if name in ('pcgrad', 'upgrad') else 2",
+        "match name:\n    case 'cosine':\n        pass",
+        "if isinstance(fusion, LossSum):\n    pass",
+    ],
+)
+def test_the_walk_itself_sees_a_branch(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert list(compared_names(tmp_path / "a.py"))
 
 
 def test_no_module_is_called_utils() -> None:

@@ -424,6 +424,34 @@ def test_topk_clips_each_loss_by_itself():
     assert summed["eval"] + summed["dir"] == pytest.approx(0.75, abs=1e-6)
 
 
+@pytest.mark.parametrize("fusion", [AdvantageSum, LossSum, TopK, Route])
+def test_clip_cap_and_kl_are_the_ones_that_were_asked_for(fusion):
+    """One token, A = -1, pi_old .1. New .5: rho 5, so +5, or 3 with c = 3. New .074: rho .74: .8 on the paper's
+    interval, .74 on [.72, 1.2]. Sampled at .02: w_is 5, at most the cap. KL, reference twice as likely: d = ln 2.
+    """
+    unit = torch.ones(1, 1, dtype=torch.bool)
+
+    def terms(new, *, behaviour=0.1, **given):
+        logp = {name: torch.tensor([[p]]).log() for name, p in (("new", new), ("behaviour", behaviour))}
+        streams = make_streams(
+            logp["new"], unit, reward_B=torch.tensor([-1.0]), logp_old_BT=torch.tensor([[0.1]]).log(),
+            logp_behaviour_BT=logp["behaviour"], logp_ref_BT=logp["new"] + math.log(2),
+        )  # fmt: skip
+        made = fusion(estimator=Sampled(), **given)(streams, Weights(1.0, 1.0))
+        return {name: float(term) for name, term in made.terms.items()}
+
+    assert terms(0.5)["eval"] == pytest.approx(5.0, abs=1e-6)
+    assert terms(0.5, dual_clip=3.0)["eval"] == pytest.approx(3.0, abs=1e-6)
+    assert terms(0.074)["eval"] == pytest.approx(0.8, abs=1e-6)
+    assert terms(0.074, clip="mirrored")["eval"] == pytest.approx(0.74, abs=1e-6)
+    assert terms(0.074, eps_low=0.25)["eval"] == pytest.approx(0.75, abs=1e-6)
+    assert terms(0.1, behaviour=0.02)["eval"] == pytest.approx(2.0, abs=1e-6)
+    assert terms(0.1, behaviour=0.02, importance_cap=7.0)["eval"] == pytest.approx(5.0, abs=1e-6)
+    d = math.log(2)
+    for kind, value in (("k1", -d), ("k2", d * d / 2), ("k3", 1 - d)):
+        assert terms(0.1, kl=kind, kl_coef=0.5)["kl"] == pytest.approx(0.5 * value, abs=1e-6)
+
+
 def test_dual_clip_by_hand():
     """rho 5, A -1: 5 without, 3 with c = 3, and no gradient; A +1 is clipped at 1.28 either way."""
     rho = torch.tensor([[5.0, 5.0]], requires_grad=True)

@@ -101,6 +101,15 @@ def test_k3_is_clamped_with_a_finite_gradient():
 
 
 @pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_no_gradient_reaches_the_reference(kind):
+    new, ref = (torch.tensor([[p]]).log().requires_grad_() for p in (0.25, 0.5))
+    grads = torch.autograd.grad(kl_estimate(new, ref, kind=kind).sum(), (new, ref), allow_unused=True)
+    # d = ln 2; by log pi_new: k1: 1; k2: -d; k3: -exp(d) + 1 = -1
+    close(grads[0], [[{"k1": 1.0, "k2": -math.log(2), "k3": -1.0}[kind]]])
+    assert grads[1] is None
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
 def test_kl_is_zero_at_the_reference(kind):
     logp = torch.tensor([[-0.1, -3.0]])
     assert torch.equal(kl_estimate(logp, logp, kind=kind), torch.zeros(1, 2))

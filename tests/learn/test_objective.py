@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 import torch
 
-from stereorl.choices import COMBINERS, ESTIMATORS, FUSIONS, SCALES, SCHEDULES
+from stereorl.choices import COMBINERS, ESTIMATORS, FUSIONS, SCALES, SCHEDULES, find
+from stereorl.config import ObjectiveConfig
 from stereorl.core import DenseVocabulary, Full, Needs, TopKTail, make_streams
 from stereorl.errors import ConfigError
 from stereorl.learn.batch import collate
 from stereorl.learn.distributions import Distributions
+from stereorl.learn.objective import make_fusion, make_scale
 from stereorl.policy.adapters import reference
 from stereorl.policy.score import Positions
 from tests.learn.tiny import make_sample, mixed, on_policy, same, tiny_trainer, weights
@@ -209,6 +211,47 @@ def test_each_combiner_steps(combine):
     for _ in range(2):
         metrics = trainer.step(scored(trainer)).metrics
     assert np.isfinite(metrics["grad_norm"])
+
+
+def against(trainer):
+    """A reply that pleased, of which the teacher likes no token, some less than others: the two signals conflict."""
+    sample = on_policy(trainer.model, make_sample(1, reward=1.0, teacher=True, r=6))
+    return [
+        replace(sample, teacher_log_probs=sample.turn.log_probs - np.linspace(0.1, 1.9, 6, dtype=np.float32))
+    ]
+
+
+@pytest.mark.parametrize("combine", COMBINERS)
+def test_the_combiner_makes_the_gradient_that_is_followed(combine):
+    """With e, d the norms and c < 0 the cosine: the sum has the square e^2 + d^2 + 2 e d c. Projected, e loses its part
+    along d and the other way round: both shrink by 1 - c^2 and their product is -e d c (1 - c^2), so the square is
+    (1 - c^2) (e^2 + d^2 - 2 e d c).
+    """
+    trainer = taught_trainer(combine=combine, lr=0.0, baseline="none")
+    metrics = trainer.step(against(trainer)).metrics
+    e, d, c = metrics["grad_norm_eval"], metrics["grad_norm_dir"], metrics["grad_cosine"]
+    assert -0.999 < c < -0.1
+    plain = e * e + d * d + 2 * e * d * c
+    projected = (1 - c * c) * (e * e + d * d - 2 * e * d * c)
+    expected = plain if combine == "sum" else projected
+    assert metrics["grad_norm"] ** 2 == pytest.approx(expected, rel=1e-3)
+    assert abs(plain / projected - 1) > 0.1
+
+
+def test_every_setting_of_a_fusion_or_an_estimator_is_one_of_the_configuration_and_arrives():
+    odd = ObjectiveConfig(
+        top_k=7, support="overlap", divergence_alpha=0.25, gap_clip=0.75, control_variate=True, token_threshold=0.4,
+        entropy_beta=0.6, clip="mirrored", eps_low=0.11, eps_high=0.33, dual_clip=4.0, kl="k2", kl_coef=0.07,
+        importance_cap=1.5, scale_window=5,
+    )  # fmt: skip
+    for fusion in FUSIONS:
+        for estimator in ESTIMATORS:
+            made = make_fusion(odd.model_copy(update={"fusion": fusion, "estimator": estimator}))
+            assert (type(made), type(made.estimator)) == (find(FUSIONS, fusion), find(ESTIMATORS, estimator))
+            for part in (made, made.estimator):
+                for name in {field.name for field in fields(part)} - {"estimator"}:
+                    assert getattr(part, name) == getattr(odd, name), (fusion, estimator, name)
+    assert make_scale(odd.model_copy(update={"scale": "loss"})).scale_window == 5
 
 
 @pytest.mark.parametrize("scale", SCALES)
