@@ -23,12 +23,20 @@ from stereorl.core import (
     TopK,
     TopKClip,
     Weights,
+    advantage_sum,
     aggregate,
     clipped_surrogate,
+    directive_gap,
+    entropy_estimate,
+    importance_weight,
     make_streams,
+    masked_mean,
     ratio,
+    rms,
+    spread,
     surrogate_ratio,
     token_weights,
+    weighted_sum,
 )
 
 NAN = float("nan")
@@ -80,16 +88,19 @@ MIXED = [
 ]
 
 
-def streams_of(rows, *, leaf=None, extra=0, pad=-1.0, mode="seq_mean_token_mean", counts=None):
-    """Streams of `rows`, padded with `pad` by `extra` beyond the longest; `leaf` [B, T, V] replaces the logits now."""
+def streams_of(rows, *, leaf=None, extra=0, pad=-1.0, mode="seq_mean_token_mean", places=None):
+    """Streams of `rows`, padded with `pad` by `extra` beyond the longest; `leaf` [B, T, V] replaces the logits now.
+    `places`: where each row's tokens stand, in order; by default at its beginning.
+    """
     width = max(len(row.ids) for row in rows) + extra
-    mask = torch.tensor([[t < len(row.ids) for t in range(width)] for row in rows])
+    places = places or [list(range(len(row.ids))) for row in rows]
+    mask = torch.tensor([[t in at for t in range(width)] for at in places])
 
     def padded(values, *shape, fill=pad):
         out = torch.full((len(rows), width, *shape), fill, dtype=torch.float64)
         for b, value in enumerate(values):
             if value is not None:
-                out[b, : len(value)] = value
+                out[b, places[b]] = value
         return out
 
     if leaf is None:
@@ -101,7 +112,7 @@ def streams_of(rows, *, leaf=None, extra=0, pad=-1.0, mode="seq_mean_token_mean"
     taught = mask & has_teacher[:, None]
     ids = torch.zeros(mask.shape, dtype=torch.long)
     for b, row in enumerate(rows):
-        ids[b, : len(row.ids)] = row.ids
+        ids[b, places[b]] = row.ids
     best = old.topk(3, dim=-1).indices
 
     def at(values):
@@ -131,7 +142,8 @@ def loss_and_gradients(fusion, rows, **given):
     streams, leaf = streams_of(rows, **given)
     objective = fusion(streams, Weights(0.7, 1.3))
     (grad,) = torch.autograd.grad(objective.loss, leaf)
-    return float(objective.loss.detach()), [grad[b, : len(row.ids)] for b, row in enumerate(rows)]
+    places = given.get("places") or [list(range(len(row.ids))) for row in rows]
+    return float(objective.loss.detach()), [grad[b, at] for b, at in enumerate(places)]
 
 
 @pairs
@@ -182,6 +194,63 @@ def test_padding_and_row_order_change_nothing(fusion, estimator, drawn, extra, p
     assert other == pytest.approx(loss, abs=1e-10)
     for position, i in enumerate(order):
         torch.testing.assert_close(others[position], grads[i], atol=1e-10, rtol=0)
+
+
+@pairs
+@settings(max_examples=12, deadline=None)
+@given(
+    st.integers(0, 99),
+    st.integers(1, 3),
+    st.sampled_from([0.0, -3.0, 5.0]),
+    st.randoms(use_true_random=False),
+)
+def test_tokens_outside_the_mask_change_nothing_wherever_they_stand(
+    fusion, estimator, seed, extra, pad, random
+):
+    """Gaps in the mask, as a tool's words within a reply would make: the tokens that remain are trained as without."""
+    rows = [random_row(seed, 3), random_row(seed + 1, 2, reward=-1.0), random_row(seed + 2, 4, teacher=False)]
+    made = make(fusion, estimator, kl_coef=0.1)
+    loss, grads = loss_and_gradients(made, rows)
+    places = [sorted(random.sample(range(4 + extra), len(row.ids))) for row in rows]
+    other, others = loss_and_gradients(made, rows, extra=extra, pad=pad, places=places)
+    assert other == pytest.approx(loss, abs=1e-10)
+    for mine, theirs in zip(grads, others, strict=True):
+        torch.testing.assert_close(theirs, mine, atol=1e-10, rtol=0)
+
+
+anything = st.sampled_from([NAN, math.inf, -math.inf, 0.0, 1e6])
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.floats(-8, -0.01), st.booleans()), min_size=3, max_size=3),
+        min_size=1,
+        max_size=3,
+    ),
+    anything,
+)
+def test_what_stands_outside_a_mask_is_read_by_no_function_of_tokens(cells, junk):
+    clean = torch.tensor([[value for value, _ in row] for row in cells], dtype=torch.float64)
+    mask = torch.tensor([[kept for _, kept in row] for row in cells])
+    dirty = torch.where(mask, clean, torch.full_like(clean, junk))
+    for mode in ("token_mean", "seq_mean_token_mean"):
+        assert torch.equal(aggregate(dirty, mask, mode=mode), aggregate(clean, mask, mode=mode))
+        weight = token_weights(mask, mode=mode, dtype=clean.dtype)
+        assert not weight[~mask].count_nonzero()
+        assert torch.equal(weighted_sum(dirty, weight), weighted_sum(clean, weight))
+    for function in (masked_mean, rms, entropy_estimate, spread):
+        assert function(dirty, mask) == function(clean, mask), function
+    assert torch.equal(directive_gap(dirty, clean / 2, mask), directive_gap(clean, clean / 2, mask))
+    assert torch.equal(
+        directive_gap(clean / 2, dirty, mask, clip=1.0), directive_gap(clean / 2, clean, mask, clip=1.0)
+    )
+    assert torch.equal(importance_weight(clean / 2, dirty, mask), importance_weight(clean / 2, clean, mask))
+    yes = torch.ones(len(mask), dtype=torch.bool)
+    summed = [
+        advantage_sum(a, b, has_reward_B=yes, has_teacher_B=yes, mask_BT=mask)
+        for a, b in ((clean, clean), (dirty, dirty))
+    ]
+    assert torch.equal(*summed)
 
 
 @pairs
