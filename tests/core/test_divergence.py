@@ -35,6 +35,11 @@ def test_generalised_jsd_by_hand():
     to_q = 0.25 * math.log(0.25 / 0.4375) + 0.5 * math.log(0.5 / 0.3125)
     to_p = 0.5 * math.log(0.5 / 0.4375) + 0.25 * math.log(0.25 / 0.3125)
     close(divergence(P, Q, alpha=0.25), 0.25 * to_q + 0.75 * to_p)
+    # alpha .3: m = .3 q + .7 p = (.425, .25, .325)
+    to_q = 0.25 * math.log(0.25 / 0.425) + 0.5 * math.log(0.5 / 0.325)
+    to_p = 0.5 * math.log(0.5 / 0.425) + 0.25 * math.log(0.25 / 0.325)
+    close(divergence(P, Q, alpha=0.3), 0.3 * to_q + 0.7 * to_p)
+    assert torch.equal(divergence(P, Q), reverse_kl(P, Q))  # unless told
 
 
 def test_the_ends_of_alpha_are_the_two_kls_and_scaled_limits_between():
@@ -75,9 +80,50 @@ def test_an_impossible_entry_adds_nothing_and_has_no_gradient():
     assert float(grad[0, 2]) == 0.0
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0])
+def test_entries_that_neither_side_has_change_nothing(alpha):
+    """A vocabulary padded with what no model says, logits of -inf: value and gradient are those without it."""
+    logits = torch.tensor([[0.1, 0.7, -0.4]], dtype=torch.float64, requires_grad=True)
+    wide = torch.cat([logits, torch.full((1, 2), -math.inf, dtype=torch.float64)], dim=1)
+    q = torch.cat([Q, torch.full((1, 2), -math.inf, dtype=torch.float64)], dim=1)
+    plain = divergence(logits.log_softmax(1), Q, alpha=alpha)
+    padded = divergence(wide.log_softmax(1), q, alpha=alpha)
+    close(padded.detach(), float(plain.detach()))
+    (wanted,), (got,) = (torch.autograd.grad(value.sum(), logits) for value in (plain, padded))
+    torch.testing.assert_close(got, wanted, atol=1e-12, rtol=0)
+
+
+def test_where_one_side_alone_is_impossible():
+    """p = (1, 0), q = (.5, .5): KL(p||q) = ln 2, KL(q||p) = inf; alpha .5: m = (.75, .25), both finite."""
+    p, q = torch.tensor([[1.0, 0.0]]).double().log(), torch.tensor([[0.5, 0.5]]).double().log()
+    close(divergence(p, q, alpha=1.0), LN2)
+    assert float(divergence(p, q, alpha=0.0)) == math.inf
+    to_q = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
+    close(divergence(p, q, alpha=0.5), 0.5 * to_q + 0.5 * math.log(1 / 0.75))
+
+
 def test_entropy_by_hand():
-    """.5 ln 2 + 2 * .25 * ln 4 = 1.5 ln 2."""
+    """.5 ln 2 + 2 * .25 * ln 4 = 1.5 ln 2; a certain outcome has none, an impossible one adds none."""
     close(entropy(P), 1.5 * LN2)
+    certain = torch.tensor([[1.0, 0.0]], dtype=torch.float64).log()
+    close(entropy(certain), 0.0)
+    close(entropy(torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64).log()), LN2)
+
+
+def test_gradcheck_of_the_others():
+    """Also through the tail and where a mask drops an entry; the clipped gap away from its corners."""
+    logits, other = P.clone().requires_grad_(), Q
+    mask = torch.tensor([[True, False]])
+    for function in (
+        lambda x: entropy(x.log_softmax(1)),
+        lambda x: mean_gap(x.log_softmax(1), other),
+        lambda x: mean_gap(x.log_softmax(1), other, clip=0.5),
+        lambda x: with_tail(x.log_softmax(1)[:, :2]),
+        lambda x: with_tail(x.log_softmax(1)[:, :2], mask)[:, [0, 2]],
+        lambda x: reverse_kl(other, x.log_softmax(1)),
+        lambda x: forward_kl(x.log_softmax(1), other),
+    ):
+        assert torch.autograd.gradcheck(function, (logits,))
 
 
 def test_mean_gap_by_hand():

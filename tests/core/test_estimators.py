@@ -164,6 +164,7 @@ def test_rows_without_a_teacher_give_nothing_whatever_they_hold():
         new,
         torch.ones(2, 2, dtype=torch.bool),
         reward_B=torch.ones(2),
+        logp_teacher_BT=nan_BTK[:, :, 0],
         support=Support(
             logp_new_BTK=nan_BTK,
             logp_old_BTK=nan_BTK,
@@ -176,6 +177,32 @@ def test_rows_without_a_teacher_give_nothing_whatever_they_hold():
         directive = estimator(streams)
         assert torch.equal(directive.loss_BT.detach(), torch.zeros(2, 2)), estimator
         assert torch.equal(directive.advantage_BT, torch.zeros(2, 2)), estimator
+
+
+def test_the_streams_say_which_rows_have_a_teacher_also_to_a_support_that_claims_all():
+    """A support without masks of its own, NaN in the row without a teacher: the other row as it is alone."""
+    two = torch.tensor([P, P], dtype=torch.float64)[:, None].log()
+    teacher = torch.stack([torch.tensor([Q], dtype=torch.float64).log(), torch.full((1, 3), NAN).double()])
+    new = two.clone().requires_grad_()
+    streams = make_streams(
+        new[:, :, 0],
+        torch.ones(2, 1, dtype=torch.bool),
+        logp_teacher_BT=teacher[:, :, 0],
+        support=Support(
+            logp_new_BTK=new,
+            logp_old_BTK=two,
+            logp_teacher_BTK=teacher,
+            mask_BTK=torch.ones(2, 1, 3, dtype=torch.bool),
+        ),
+    )
+    alone, _ = one_token()
+    for estimator in (TopKClip(gap_clip=None), TopKTail()):
+        loss = estimator(streams).loss_BT
+        (grad,) = torch.autograd.grad(loss.sum(), new)
+        assert number(loss[0]) == pytest.approx(number(estimator(alone).loss_BT), abs=1e-9)
+        assert number(loss[1]) == 0.0
+        assert torch.isfinite(grad).all()
+        assert not grad[1].count_nonzero()
 
 
 def test_what_is_missing_is_named():

@@ -480,6 +480,23 @@ def test_route_weighs_by_the_teachers_certainty():
     assert float(loss) == pytest.approx(-(4 / 3) * math.log(2) / 2, abs=1e-6)
 
 
+@pytest.mark.parametrize("beta", [0.5, 3.0, 500.0])
+def test_certainty_has_mean_one_over_a_rows_taught_tokens(beta):
+    """Gaps of 1 everywhere, so the mean weight is the loss; also where exp(-beta H) is next to nothing. Row 0 has two
+    tokens, of H = ln 2 and H < ln 2; both of row 1 have H = ln 2; row 2 has no teacher.
+    """
+    teacher = torch.tensor([[[0.5, 0.5], [0.9, 0.1]], [[0.5, 0.5], [0.5, 0.5]], [[NAN, NAN], [NAN, NAN]]]).log()
+    old = (teacher[:, :, 0] - 1).nan_to_num(-1.0)
+    logp = teacher.detach().clone()
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    taught = mask & torch.tensor([[True], [True], [False]])
+    streams = make_streams(
+        old, mask, logp_teacher_BT=teacher[:, :, 0], vocabulary=DenseVocabulary(logp, teacher, taught)
+    )
+    fusion = Route(estimator=Sampled(gap_clip=None), entropy_beta=beta, kl_coef=0.0)
+    assert float(fusion(streams, Weights(1.0, 1.0)).loss) == pytest.approx(-2 / 3, abs=1e-5)
+
+
 def test_topk_clips_each_loss_by_itself():
     """rho 1.5. A_eval = -1 is not clipped from above: +1.5; gap .5 is: -1.28 * .5. Their sum, -.5, would not
     be: +.75.

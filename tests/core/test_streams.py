@@ -64,6 +64,17 @@ def test_shapes_and_masks_are_refused_by_name():
         Support(logp_new_BTK=three, logp_old_BTK=three, logp_teacher_BTK=three, mask_BTK=three)
 
 
+def test_a_distribution_without_the_teachers_rows_is_refused():
+    """It would be read as no teacher at all: a silent zero."""
+    new, mask = torch.full((1, 1), -1.0), torch.ones(1, 1, dtype=torch.bool)
+    one = torch.zeros(1, 1, 1)
+    support = Support(logp_new_BTK=one, logp_old_BTK=one, logp_teacher_BTK=one, mask_BTK=mask[..., None])
+    for given in ({"support": support}, {"vocabulary": DenseVocabulary(one, one, mask)}):
+        with pytest.raises(ValueError, match="Give logp_teacher_BT as well"):
+            make_streams(new, mask, **given)
+        assert make_streams(new, mask, logp_teacher_BT=new, **given).has_teacher_B.all()
+
+
 def test_a_vocabulary_is_read_where_it_has_a_teacher():
     logp = torch.tensor([[[0.5, 0.5], [0.9, 0.1]]]).log()
     teacher = torch.tensor([[[0.25, 0.75], [NAN, NAN]]]).log()

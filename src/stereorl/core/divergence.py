@@ -47,7 +47,9 @@ def divergence(logp_V: Tensor, logq_V: Tensor, *, alpha: float = 1.0) -> Tensor:
     if alpha == 0:
         return forward_kl(logp_V, logq_V)
     _check(logp_V, logq_V)
-    logm_V = torch.logaddexp(logq_V + math.log(alpha), logp_V + math.log1p(-alpha))
+    nowhere = logp_V.isneginf() & logq_V.isneginf()  # there logaddexp has no gradient
+    p_V, q_V = logp_V.masked_fill(nowhere, 0.0), logq_V.masked_fill(nowhere, 0.0)
+    logm_V = torch.logaddexp(q_V + math.log(alpha), p_V + math.log1p(-alpha))
     return alpha * reverse_kl(logq_V, logm_V) + (1 - alpha) * reverse_kl(logp_V, logm_V)
 
 

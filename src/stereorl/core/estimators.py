@@ -94,14 +94,15 @@ class TopKClip:
     def __call__(self, s: Streams) -> Directive:
         known = s.needed_support()
         old_BTK = known.logp_old_BTK.detach()
-        weight_BTK = _softmax(old_BTK, known.mask_BTK)
+        mask_BTK = known.mask_BTK & s.teacher_mask_BT[..., None]
+        weight_BTK = _softmax(old_BTK, mask_BTK)
         shape = (old_BTK.shape[0], -1)
-        flat_mask = known.mask_BTK.reshape(shape)
+        flat_mask = mask_BTK.reshape(shape)
         gap_BTK = directive_gap(
             known.logp_teacher_BTK.reshape(shape), old_BTK.reshape(shape), flat_mask, clip=self.gap_clip
         ).view(old_BTK.shape)
-        new_BTK = torch.where(known.mask_BTK, known.logp_new_BTK, torch.zeros_like(old_BTK))
-        rho_BX = ratio(new_BTK.reshape(shape), torch.where(known.mask_BTK, old_BTK, new_BTK).reshape(shape))
+        new_BTK = torch.where(mask_BTK, known.logp_new_BTK, torch.zeros_like(old_BTK))
+        rho_BX = ratio(new_BTK.reshape(shape), torch.where(mask_BTK, old_BTK, new_BTK).reshape(shape))
         adv_BX = (gap_BTK * weight_BTK).reshape(shape)
         bounds: dict[str, Any] = {
             "clip": self.clip,

@@ -156,10 +156,13 @@ def make_streams(
     """Streams of a whole batch from what there is. A row of NaN in `reward_B` or `logp_teacher_BT` lacks that signal.
 
     Absent: old = new, detached; behaviour = old; reference = old (a KL of 0); advantage = reward. A teacher's
-    row counts as present when its trained tokens are all numbers. Shapes and errors: as `Streams`.
+    row counts as present when its trained tokens are all numbers. Shapes and errors: as `Streams`, and ValueError
+    for a teacher's distribution without its `logp_teacher_BT`, by which rows have a teacher or not.
     """
     rows, _ = check_BT(logp_new_BT=logp_new_BT, mask_BT=mask_BT)
     check_mask(mask_BT=mask_BT)
+    if logp_teacher_BT is None and (support is not None or vocabulary is not None):
+        raise ValueError("Give logp_teacher_BT as well: it says which rows have a teacher.")
     old_BT = logp_new_BT.detach() if logp_old_BT is None else logp_old_BT
     nan_B = torch.full((rows,), float("nan"), dtype=logp_new_BT.dtype, device=logp_new_BT.device)
     reward = nan_B if reward_B is None else reward_B

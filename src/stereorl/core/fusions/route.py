@@ -57,7 +57,7 @@ class Route(Clipped):
             return torch.ones_like(s.logp_old_BT)
         with torch.no_grad():
             entropy_BT = s.needed_vocabulary().map(lambda _, teacher_NV: entropy(teacher_NV))
-        raw_BT = (-self.entropy_beta * entropy_BT).exp() * s.teacher_mask_BT
-        tokens_B1 = s.teacher_mask_BT.sum(1, keepdim=True).clamp(min=1)
-        mean_B1 = raw_BT.sum(1, keepdim=True) / tokens_B1
-        return torch.where(mean_B1 > 0, raw_BT / mean_B1.clamp(min=1e-30), raw_BT)
+        taught_BT = s.teacher_mask_BT
+        untaught = torch.full_like(entropy_BT, -torch.inf)
+        share_BT = torch.where(taught_BT, -self.entropy_beta * entropy_BT, untaught).softmax(1)
+        return torch.where(taught_BT, share_BT * taught_BT.sum(1, keepdim=True), torch.zeros_like(entropy_BT))
