@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stereorl.core import PCGrad, Sum, UPGrad, cosine, norm
+from stereorl.core import PCGrad, Sum, UPGrad, norm
 from stereorl.core.conflict import dot
 
 NAN, INF = float("nan"), float("inf")
@@ -35,37 +34,6 @@ def combiner(request):
 def projection(request):
     pytest.importorskip("torchjd")
     return request.param()
-
-
-def test_norm_and_cosine_by_hand():
-    assert norm(vector(3, -4)) == 5.0
-    assert dot(vector(1, 2, 3), vector(4, -5, 6)) == 4 - 10 + 18
-    # (1, 0).(1, 1) / sqrt 2;  (3, 4).(-4, 3) = 0;  (1, 2).(-2, -4) / (sqrt 5 * sqrt 20) = -10 / 10
-    assert cosine(vector(1, 0), vector(1, 1)) == pytest.approx(math.sqrt(0.5), abs=1e-6)
-    assert cosine(vector(3, 4), vector(-4, 3)) == 0.0
-    assert cosine(vector(1, 2), vector(-2, -4)) == pytest.approx(-1.0, abs=1e-6)
-
-
-def test_cosine_with_zero_is_not_known_and_with_nan_is_nan():
-    assert cosine(vector(0, 0), vector(1, 1)) is None
-    assert cosine(vector(1, 1), vector(0, 0)) is None
-    assert math.isnan(cosine(vector(NAN, 1), vector(1, 1)))
-    assert math.isnan(norm(vector(NAN, 1)))
-
-
-def test_cosine_is_exact_for_tiny_huge_and_many_numbers():
-    # single precision loses their squares
-    tiny, huge = torch.tensor([1e-30, 1e-30]), torch.tensor([1e30, 0.0])
-    assert cosine(tiny, huge) == pytest.approx(math.sqrt(0.5), abs=1e-6)
-    many = torch.full((3_000_001,), 0.1)  # more than one piece
-    assert norm(many) == pytest.approx(float(many[0].double()) * math.sqrt(3_000_001), rel=1e-12)
-    assert cosine(many, -many) == pytest.approx(-1.0, abs=1e-12)
-
-
-@pytest.mark.parametrize("other", [torch.ones(3), torch.ones(2, 1)])
-def test_conflict_refuses_other_shapes(other):
-    with pytest.raises(ValueError, match="Gradients must be flat and alike"):
-        cosine(torch.ones(2), other)
 
 
 def test_without_conflict_every_combiner_is_the_sum(combiner):

@@ -10,6 +10,7 @@ import torch
 
 from stereorl.core import (
     DenseVocabulary,
+    Directive,
     Full,
     Needs,
     Sampled,
@@ -154,6 +155,21 @@ def test_entries_outside_the_overlap_fall_into_the_tail():
         assert number(loss) == pytest.approx(number(estimator(alone).loss_BT), abs=1e-6)
         (grad,) = torch.autograd.grad(loss.sum(), new, retain_graph=True)
         assert torch.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("estimator", [Sampled(control_variate=True), TopKClip(), TopKTail(), Full()])
+def test_a_directive_is_an_advantage_without_a_gradient_or_a_loss_with_one(estimator):
+    streams, _ = one_token()
+    directive = estimator(streams)
+    assert isinstance(directive, Directive)
+    assert not directive.advantage_BT.requires_grad
+    sampled = isinstance(estimator, Sampled)
+    assert bool(directive.advantage_BT) == sampled
+    assert directive.loss_BT.requires_grad == (not sampled)
+    assert all(
+        not value.requires_grad and value.shape == streams.mask_BT.shape
+        for value in directive.tokens.values()
+    )
 
 
 def test_rows_without_a_teacher_give_nothing_whatever_they_hold():

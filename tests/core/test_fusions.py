@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stereorl.choices import ESTIMATORS, FUSIONS, find
 from stereorl.core import (
     AdvantageSum,
+    Clipped,
     DenseVocabulary,
     Full,
     LossSum,
@@ -393,6 +394,26 @@ def test_the_shares_of_a_clipped_surrogate_are_linear():
 # --- by hand
 
 
+def test_clipped_shares_one_clip_and_one_importance_weight():
+    """rho 1.5, behaviour half of old: weight 2, cap 1.5. Advantages 1 and -.4 sum to .6 > 0, so both take 1.28:
+    -1.28 * 1.5 * 1 and +1.28 * 1.5 * .4. The second alone would not be clipped from above: 1.5 * 1.5 * .4.
+    """
+    old = torch.tensor([[0.4]]).log()
+    streams = make_streams(
+        old + math.log(1.5), torch.tensor([[True]]), logp_old_BT=old, logp_behaviour_BT=old - math.log(2)
+    )
+    base = Clipped(importance_cap=1.5)
+    first, second = torch.tensor([[1.0]]), torch.tensor([[-0.4]])
+    shares = [float(share) for share in base.surrogates(streams, first, second)]
+    assert shares == pytest.approx([-1.28 * 1.5, 1.28 * 1.5 * 0.4], abs=1e-6)
+    assert [float(share) for share in base.surrogates(streams, second)] == pytest.approx([0.9], abs=1e-6)
+    assert float(base.importance(streams)) == pytest.approx(1.5, abs=1e-6)
+    assert [float(share) for share in Clipped().surrogates(streams, first)] == pytest.approx([-2.56])
+    assert base.evaluative(streams).tolist() == [[0.0]]
+    settings = Clipped(eps_low=0.1, eps_high=0.3, clip="mirrored", dual_clip=4.0)
+    assert settings.bounds == {"eps_low": 0.1, "eps_high": 0.3, "clip": "mirrored", "dual_clip": 4.0}
+
+
 def by_hand(fusion, *, reward, teacher, weights=(1.0, 1.0), new=None, old=None):
     """Two tokens a row; NaN in `reward` or None in `teacher` marks what a row lacks."""
     old = torch.full((len(reward), 2), math.log(0.5)) if old is None else old
@@ -485,7 +506,9 @@ def test_certainty_has_mean_one_over_a_rows_taught_tokens(beta):
     """Gaps of 1 everywhere, so the mean weight is the loss; also where exp(-beta H) is next to nothing. Row 0 has two
     tokens, of H = ln 2 and H < ln 2; both of row 1 have H = ln 2; row 2 has no teacher.
     """
-    teacher = torch.tensor([[[0.5, 0.5], [0.9, 0.1]], [[0.5, 0.5], [0.5, 0.5]], [[NAN, NAN], [NAN, NAN]]]).log()
+    teacher = torch.tensor(
+        [[[0.5, 0.5], [0.9, 0.1]], [[0.5, 0.5], [0.5, 0.5]], [[NAN, NAN], [NAN, NAN]]]
+    ).log()
     old = (teacher[:, :, 0] - 1).nan_to_num(-1.0)
     logp = teacher.detach().clone()
     mask = torch.ones(3, 2, dtype=torch.bool)

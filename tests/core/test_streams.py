@@ -1,23 +1,19 @@
-"""Plain tensors into streams; and the small functions beside the fusions: anchor, norms, KL in expectation."""
+"""Plain tensors into streams: what is absent, what is refused, and how a distribution is read."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from stereorl import core
 from stereorl.core import (
     DenseVocabulary,
     Needs,
+    Objective,
     Support,
-    cosine,
-    kl_estimate,
     make_streams,
-    norm,
-    parameter_anchor,
 )
 
 NAN = float("nan")
@@ -83,65 +79,23 @@ def test_a_vocabulary_is_read_where_it_has_a_teacher():
     assert got[0].tolist() == pytest.approx([0.5 * math.log(2) + 0.5 * math.log(2 / 3), 0.0], abs=1e-6)
 
 
+def test_an_objective_is_the_sum_of_its_terms():
+    terms = {name: torch.tensor(value) for name, value in (("eval", 1.5), ("dir", -0.25), ("kl", 0.125))}
+    assert float(Objective(terms=terms, tokens={}).loss) == 1.375
+    assert float(Objective(terms={"kl": torch.tensor(2.0)}, tokens={}).loss) == 2.0
+
+
 def test_needs():
     assert not Needs().distribution
     assert Needs(top_k=3).distribution
     assert Needs(vocabulary=True).distribution
 
 
-def test_the_anchor_by_hand():
-    """(1 - 0)^2 + (2 - 4)^2 + (3 - 3)^2 = 5; gradient 2 (theta - theta_0)."""
-    theta = [torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([[3.0]], requires_grad=True)]
-    start = [torch.tensor([0.0, 4.0]), torch.tensor([[3.0]])]
-    value = parameter_anchor(theta, start)
-    assert float(value.detach()) == 5.0
-    first, second = torch.autograd.grad(value, theta)
-    assert first.tolist() == [2.0, -4.0]
-    assert second.tolist() == [[0.0]]
-    with pytest.raises(ValueError, match="one of each"):
-        parameter_anchor(theta, start[:1])
-    with pytest.raises(ValueError, match="different shapes"):
-        parameter_anchor(theta, start[::-1])
-    double = [t.detach().double().requires_grad_() for t in theta]
-    assert torch.autograd.gradcheck(lambda *p: parameter_anchor(p, [s.double() for s in start]), double)
-
-
-def test_norm_and_cosine_by_hand():
-    """|(3, 4)| = 5; (3, 4) . (4, -3) = 0; (1, 0) . (-1, 1) / sqrt 2."""
-    a = torch.tensor([3.0, 4.0])
-    assert norm(a) == pytest.approx(5.0, abs=1e-6)
-    assert cosine(a, torch.tensor([4.0, -3.0])) == pytest.approx(0.0, abs=1e-6)
-    assert cosine(torch.tensor([1.0, 0.0]), torch.tensor([-1.0, 1.0])) == pytest.approx(-(0.5**0.5), abs=1e-6)
-    assert cosine(a, torch.zeros(2)) is None
-    with pytest.raises(ValueError, match="flat"):
-        cosine(a, torch.zeros(3))
-
-
-def test_k1_k2_k3_agree_in_expectation_on_a_known_pair():
-    """p = (.5, .3, .2), r = (.4, .4, .2): KL = .5 ln 1.25 + .3 ln .75. Under p, k1 and k3 have it as their mean
-    exactly; k2 to third order: halving the distance shrinks its error about eightfold.
-    """
-    p = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64)
-    r = torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64)
-    kl = 0.5 * math.log(1.25) + 0.3 * math.log(0.75)
-
-    def mean(kind, reference):
-        return float((p * kl_estimate(p.log(), reference.log(), kind=kind)).sum())
-
-    assert mean("k1", r) == pytest.approx(kl, abs=1e-9)
-    assert mean("k3", r) == pytest.approx(kl, abs=1e-9)
-    errors = []
-    for share in (1.0, 0.5):
-        mixed = (1 - share) * p + share * r
-        errors.append(abs(mean("k2", mixed) - mean("k1", mixed)))
-    assert errors[0] < 0.1 * kl
-    assert errors[1] < errors[0] / 4
-
-
-def test_every_public_name_of_core_is_tested_somewhere_here():
-    text = "\n".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
-    protocols_and_types = {"Aggregation", "Baseline", "ClipMode", "KLKind", "SupportKind"}
-    protocols_and_types |= {"Combiner", "Estimator", "Fusion", "Scale", "Schedule", "Vocabulary"}
-    containers = {"Directive", "Objective", "Clipped"}
-    for name in set(core.__all__) - protocols_and_types - containers:
-        assert name in text, f"no test of {name} in tests/core"
+def test_streams_refuse_odd_shapes_and_float_masks():
+    good = make_streams(torch.zeros(2, 3) - 1, torch.ones(2, 3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="logp_ref_BT"):
+        dataclasses.replace(good, logp_ref_BT=torch.zeros(2, 2))
+    with pytest.raises(ValueError, match="has_reward_B"):
+        dataclasses.replace(good, has_reward_B=torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="boolean"):
+        dataclasses.replace(good, mask_BT=torch.ones(2, 3))

@@ -12,17 +12,12 @@ from hypothesis import strategies as st
 
 from stereorl.core import (
     AdvantageSum,
-    Constant,
-    Progress,
     Sampled,
     Streams,
     Weights,
     aggregate,
     clipped_surrogate,
-    entropy_estimate,
-    masked_mean,
     ratio,
-    spread,
     token_weights,
 )
 
@@ -221,35 +216,3 @@ def test_micro_batches_add_up(rows, mode):
         for i in range(len(rows))
     ]
     assert float(sum(p.loss.detach() for p in parts)) == pytest.approx(float(whole.loss.detach()), abs=1e-12)
-
-
-def test_streams_refuse_odd_shapes_and_float_masks():
-    good = make(torch.zeros(2, 3) - 1)
-    with pytest.raises(ValueError, match="logp_ref_BT"):
-        dataclasses.replace(good, logp_ref_BT=torch.zeros(2, 2))
-    with pytest.raises(ValueError, match="has_reward_B"):
-        dataclasses.replace(good, has_reward_B=torch.ones(3, dtype=torch.bool))
-    with pytest.raises(ValueError, match="boolean"):
-        dataclasses.replace(good, mask_BT=torch.ones(2, 3))
-
-
-def test_constant_schedule():
-    schedule = Constant(1.0, 0.8)
-    assert schedule.weights(Progress(0)) == schedule.weights(Progress(10_000)) == Weights(1.0, 0.8)
-    schedule.load_state_dict(schedule.state_dict())
-    with pytest.raises(ValueError, match="no state"):
-        schedule.load_state_dict({"mean": 1.0})
-
-
-def test_statistics_by_hand():
-    value = torch.tensor([[1.0, -3.0, NAN], [2.0, NAN, NAN]])
-    mask = torch.tensor([[True, True, False], [True, False, False]])
-    none = torch.zeros_like(mask)
-    assert masked_mean(value, mask) == pytest.approx(0.0)
-    assert masked_mean(value, none) is None
-    assert entropy_estimate(value, mask) == pytest.approx(0.0)
-    # sizes 1, 2, 3: the 95th percentile lies at index 1.9, between 2 and 3
-    assert spread(value, mask) == pytest.approx({"mean": 0.0, "p95": 2.9, "max": 3.0})
-    assert spread(value, none) == {}
-    with pytest.raises(ValueError, match="boolean"):
-        masked_mean(value, mask.float())
