@@ -378,3 +378,27 @@ def test_a_full_disk_is_known_by_its_causes() -> None:
     outer.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     assert problems.disk_full(outer)
     assert not problems.disk_full(OSError("no"))
+
+
+@pytest.mark.parametrize(
+    ("path", "head", "item", "tail"),
+    [
+        ("score", '{"response_ids": [1], "prompt_ids": [', "-1", "]}"),
+        ("score", '{"prompt_ids": [1], "response_ids": [', '"a"', "]}"),
+        ("chat/completions", '{"messages": [', "1", "]}"),
+        ("chat/completions", '{"messages": [{"role": "user", "content": [', "1", "]}]}"),
+        ("chat/completions", '{"messages": [{"role": "assistant", "tool_calls": [', "1", "]}]}"),
+        ("chat/completions", '{"messages": [{"role": "user", "content": "x"}], "tools": [', "1", "]}"),
+        ("chat/completions", '{"messages": [{"role": "user", "content": "x"}], "stop": [', "1", "]}"),
+    ],
+)
+async def test_a_long_list_of_mistakes_keeps_nobody_waiting(
+    setup: Setup, path: str, head: str, item: str, tail: str
+) -> None:
+    body = head + ",".join([item] * 1_000_000) + tail
+    async with setup.client() as client:
+        began = time.perf_counter()
+        kind = {"Content-Type": "application/json"}
+        answer = await client.post(f"/v1/{path}", content=body, headers=kind)
+    assert answer.status_code == 400
+    assert time.perf_counter() - began < 3  # it took ten seconds where each mistake was listed

@@ -48,6 +48,8 @@ def _text_part(value: Any) -> Any:
 
 WHOLE = BeforeValidator(_whole)  # after the bounds, or they do not reach the JSON schema
 
+FIRST = Field(fail_fast=True)  # of a list that is read: a million errors would keep everyone waiting
+
 
 class Read(BaseModel):
     """Base of what is read: strict types (no "1" for 1), finite numbers, extra fields dropped."""
@@ -62,7 +64,7 @@ class TextPart(Read):
 
 Part = Annotated[TextPart, BeforeValidator(_text_part)]
 Content = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[Part], Tag("parts")],
+    Annotated[str, Tag("text")] | Annotated[list[Part], FIRST, Tag("parts")],
     Discriminator(lambda value: "parts" if isinstance(value, list) else "text"),
 ]
 
@@ -109,7 +111,7 @@ class AssistantMessage(Read):
     role: Literal["assistant"]
     content: Content | None = None
     name: str | None = None
-    tool_calls: list[ToolCallIn] | None = None
+    tool_calls: Annotated[list[ToolCallIn], FIRST] | None = None
 
 
 class ToolMessage(Read):
@@ -143,7 +145,7 @@ class StreamOptions(Read):
 
 
 Stop = Annotated[
-    Annotated[str, Tag("one")] | Annotated[list[str], Tag("many"), Field(max_length=4)],
+    Annotated[str, Tag("one")] | Annotated[list[str], Tag("many"), Field(max_length=4, fail_fast=True)],
     Discriminator(lambda value: "many" if isinstance(value, list) else "one"),
 ]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000), WHOLE]
@@ -153,7 +155,7 @@ class ChatRequest(Read):
     """`POST /v1/chat/completions`. The reply ends with `length` where the context does, whatever was asked for."""
 
     model: str | None = Field(None, description="Any name is accepted: one model is served.")
-    messages: list[AnyMessage] = Field(min_length=1)
+    messages: list[AnyMessage] = Field(min_length=1, fail_fast=True)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: Annotated[int, Field(ge=-1, le=1_000_000), WHOLE] | None = Field(
@@ -170,7 +172,7 @@ class ChatRequest(Read):
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = Field(
         None, description="Accepted; alternatives to the sampled token are not reported."
     )
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], FIRST] | None = None
     user: str | None = None
 
     def stops(self) -> tuple[str, ...]:

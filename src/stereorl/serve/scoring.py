@@ -24,8 +24,8 @@ class ScoreRequest(Read):
     """`POST /v1/score`. Prompt and response together must fit the context; ids lie within the vocabulary."""
 
     model: str | None = Field(None, description="Any name is accepted: one model is served.")
-    prompt_ids: list[Id] = Field(min_length=1)
-    response_ids: list[Id] = Field(min_length=1)
+    prompt_ids: list[Id] = Field(min_length=1, fail_fast=True)
+    response_ids: list[Id] = Field(min_length=1, fail_fast=True)
     temperature: float = Field(1.0, ge=0.01, le=100, description="Log-probs are of logits / temperature.")
     top_k: Annotated[int, Field(ge=0, le=100), WHOLE] = Field(
         0, description="How many of the likeliest ids are reported at each position."
