@@ -458,3 +458,36 @@ def wait_for(condition, seconds=30):
     while not condition():
         assert time.monotonic() < end, "timed out"
         time.sleep(0.05)
+
+
+def test_a_hint_that_cannot_be_read_any_more_takes_no_other_with_it(home):
+    """Settings that want more of the teacher than was recorded, and a hint that it no longer scores."""
+    home.talk(*FOUR[:3], "Please answer in one sentence.")
+    learner = home.learner()
+    learner.parts.collector.collect()
+    learner.parts.scorer.score()
+    claim = home.store.claim(4, parent_version=0)
+    alone = [s.turn.turn_id for s in claim.samples if not s.has_reward]
+    learner.parts.publisher.abandon(claim.step_id, "only looked at")
+    learner.parts.scorer._top_k = 3
+    home.teacher.refuses = {s.hint for s in claim.samples if s.hint}
+    home.drain(learner)
+    assert "rejected" not in {step.outcome for step in home.store.steps()}
+    assert alone
+    assert [home.store.detail(key).drop for key in alone] == ["hint_unscored"] * len(alone)
+
+
+def test_a_step_that_needs_an_absent_teacher_waits_for_it(home):
+    ids = home.talk(*FOUR)
+    learner = home.learner()
+    learner.parts.collector.collect()
+    learner.parts.scorer.score()
+    learner.parts.scorer._top_k = 3
+    home.teacher.failure = TeacherError("away")
+    for _ in range(5):
+        learner.learn_once()
+    assert [step.outcome for step in home.store.steps()] == ["abandoned"]
+    assert not any(home.store.detail(key).drop for key in ids)
+    home.teacher.failure, learner.parts.scorer._not_before = None, 0.0
+    learner.learn_once()
+    assert home.store.steps()[-1].outcome == "published"

@@ -153,3 +153,31 @@ def test_a_moving_teacher_that_fails_leaves_the_recorded_scores(caplog):
     teacher.failure = TeacherError("Away.")
     assert Scorer(None, teacher, at_a_time=8).fresh(samples) == samples
     assert "uses the recorded scores" in caplog.text
+
+
+class Fitting(FlatTeacher):
+    """One in this process, whose context has become too short for a hint."""
+
+    def fits(self, turn, hint):
+        return hint not in self.refuses
+
+
+@pytest.mark.parametrize("settings", [{"asked_at_step": True}, {"top_k": 3}])
+def test_a_hint_that_the_step_cannot_read_any_more_leaves_the_reward_or_nothing(settings):
+    teacher = Fitting()
+    teacher.refuses = {"shorter"}
+    samples = both()
+    first, last = Scorer(None, teacher, at_a_time=8, **settings).fresh(samples)
+    assert (first.reward, first.hint, first.has_teacher) == (1.0, None, False)
+    assert last is samples[2]
+
+
+def test_a_teacher_that_fails_where_nothing_will_do_for_it_is_waited_for():
+    teacher, now = FlatTeacher(), [0.0]
+    teacher.failure = TeacherError("away")
+    scorer = Scorer(None, teacher, at_a_time=8, top_k=3, clock=lambda: now[0])
+    with pytest.raises(TeacherError):
+        scorer.fresh(both())
+    assert scorer.pausing
+    now[0] = 1.5
+    assert not scorer.pausing

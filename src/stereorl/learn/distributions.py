@@ -62,7 +62,7 @@ class Distributions:
             return None
         taught = self._taught(rows)
         if not taught:
-            shape = (*policy.mask_BR.shape, self._needs.top_k)
+            shape = (*policy.mask_BR.shape, self._k(policy))
             zero = torch.zeros(shape, device=policy.mask_BR.device)
             return Support(logp_new_BTK=zero, logp_old_BTK=zero, logp_teacher_BTK=zero, mask_BTK=zero.bool())
         own = policy.rows([rows.index(row) for row in taught])
@@ -101,13 +101,17 @@ class Distributions:
     def _taught(self, rows: Sequence[int]) -> list[int]:
         return [row for row in rows if self._samples[row].has_teacher]
 
+    def _k(self, positions: Positions) -> int:
+        """K, or the whole vocabulary where it is smaller."""
+        return min(self._needs.top_k, positions.vocabulary)
+
     def _choose(
         self, taught: Sequence[int], own: Positions, teacher: Positions | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(ids, which of them count, the teacher's log-probs of them), each [N, K]."""
-        k = self._needs.top_k
+        k = self._k(own)
         if not self.asks:
-            ids_NK, logp_NK = self._recorded(taught, own.hidden_NH.device)
+            ids_NK, logp_NK = self._recorded(taught, k, own.hidden_NH.device)
             return ids_NK, torch.ones_like(ids_NK, dtype=torch.bool), logp_NK
         assert teacher is not None
         ids_NK, _ = own.top(k)
@@ -118,12 +122,11 @@ class Distributions:
         with torch.no_grad():
             return ids_NK, mask_NK, teacher.log_probs_at(ids_NK)
 
-    def _recorded(self, taught: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    def _recorded(self, taught: Sequence[int], k: int, device: torch.device) -> tuple[Tensor, Tensor]:
         ids, logps = [], []
         for row in taught:
             sample = self._samples[row]
             top_ids, top_logp = sample.teacher_top_ids, sample.teacher_top_log_probs
-            k = self._needs.top_k
             if top_ids is None or top_logp is None or top_ids.shape[1] < k:
                 raise ValueError(
                     f"Turn {sample.turn.turn_id} was scored without the teacher's {k} likeliest ids; "

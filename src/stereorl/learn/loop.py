@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from stereorl import faults
 from stereorl.config import Config
-from stereorl.errors import NotFoundError, StoreError, VersionError
+from stereorl.errors import NotFoundError, StoreError, TeacherError, VersionError
 from stereorl.policy.threads import prepare_environment
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Learner:
         self._board = Board(config) if config.learn.tensorboard else None
         self._version: int | None = None  # what the trainer holds; None: repair and reload first
         self._failed: set[str] = set()  # turns in a step that raised
+        self._teacher_away = False  # the last step could not do without a teacher that failed
 
     @property
     def version(self) -> int | None:
@@ -119,6 +120,8 @@ class Learner:
             if not self.parts.batcher.idle():
                 return False
             scored = self.parts.scorer.score() > 0
+            if self._teacher_away and self.parts.scorer.pausing:
+                return scored
             ready = self._ready()
             return (self.parts.batcher.due(ready) and self._train(ready)) or scored
 
@@ -193,17 +196,32 @@ class Learner:
 
     def _step(self, claim: Claim, parent: int) -> tuple[Result, dict[str, Any]]:
         parts = self.parts
+        self._teacher_away = False
         try:
             samples = parts.scorer.fresh([*claim.samples, *claim.replayed])
+            if lost := {s.turn.turn_id for s in claim.samples} - {s.turn.turn_id for s in samples}:
+                return self._unreadable(claim, lost), {}
             update = parts.trainer.step(samples, version=parent)
             faults.point("learn.stepped")
             report = parts.gate.check(parts.trainer, update)
+        except TeacherError as error:
+            self._teacher_away = True
+            self._log.error("Step %d waits for its teacher: %s", claim.step_id, error)
+            return self.parts.publisher.abandon(claim.step_id, f"no teacher: {error}"), {}
         except (RuntimeError, ValueError, MemoryError) as error:
             return self._step_failed(claim, error), {}
         metrics = {**update.metrics, **report.metrics, "gate": list(report.reasons)}
         if not update.applied:
             return parts.publisher.reject(claim.step_id, report.reasons[0], metrics), metrics
         return parts.publisher.publish(claim.step_id, parent=parent, report=report, metrics=metrics), metrics
+
+    def _unreadable(self, claim: Claim, turn_ids: set[str]) -> Result:
+        """Give back a claim with samples whose only signal is a hint that cannot be read any more; drop those."""
+        result = self.parts.publisher.abandon(claim.step_id, "some hints could not be scored again")
+        for turn_id in turn_ids:
+            with suppress(NotFoundError):  # its session was forgotten meanwhile
+                self._store.drop(turn_id, "train", "hint_unscored")
+        return result
 
     def _step_failed(self, claim: Claim, error: Exception) -> Result:
         """A batch that fails is tried once more, as memory may have been short; the second time it is dropped."""

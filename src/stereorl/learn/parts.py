@@ -76,7 +76,8 @@ def assemble(
             store,
             teacher,
             at_a_time=learn.batch_size,
-            top_k=recorded_top_k(trainer.fusion.needs),
+            top_k=min(recorded_top_k(trainer.fusion.needs), _vocabulary(model)),
+            asked_at_step=asks_teacher(trainer.fusion.needs),
             choice=_choice(config, model, teacher),
         ),
         batcher=Batcher(learn, run),
@@ -99,8 +100,9 @@ def make_teacher(config: Config, model: object, loaded: Loaded) -> Teacher:
     signals = config.signals
     renderer = Renderer(loaded.tokenizer, loaded.context_length, loaded.eos_ids)
     if signals.teacher == "remote":
-        vocabulary = int(head_of(model).linear.weight.shape[0])
-        return RemoteTeacher(signals.teacher_endpoint, renderer, signals.hint_label, vocabulary=vocabulary)
+        return RemoteTeacher(
+            signals.teacher_endpoint, renderer, signals.hint_label, vocabulary=_vocabulary(model)
+        )
     micro_tokens = config.learn.micro_tokens
     if signals.teacher == "ema":
         return EMATeacher(
@@ -113,6 +115,10 @@ def make_teacher(config: Config, model: object, loaded: Loaded) -> Teacher:
 def recorded_top_k(needs: Needs) -> int:
     """How many of the teacher's likeliest ids to record: those that are not had from it at the step."""
     return 0 if asks_teacher(needs) else needs.top_k
+
+
+def _vocabulary(model: object) -> int:
+    return int(head_of(model).linear.weight.shape[0])
 
 
 def _choice(config: Config, model: object, teacher: Teacher) -> Choice:

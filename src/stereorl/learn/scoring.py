@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import cast
 
 from stereorl import faults
 from stereorl.data import Hint, Sample, TeacherScore, Turn
 from stereorl.errors import MisalignedError, NotFoundError, TeacherError
 from stereorl.learn.choosing import Choice, Hinted, Shortest
 from stereorl.policy.engine import Scores
-from stereorl.signals.teacher import Teacher
+from stereorl.signals.teacher import DistributionTeacher, Teacher
 from stereorl.store.store import Store
 
 log = logging.getLogger("stereorl.learn")
@@ -26,7 +27,8 @@ class Scorer:
     """Scores hinted turns. One whose hints cannot be scored goes on with its reward, or is dropped by name.
 
     A teacher that fails is asked again after 1, 2, 4 ... 60 s; until then `score` moves nothing, and what is ready
-    trains. `top_k`: how many of the teacher's likeliest ids are recorded at each token.
+    trains. `top_k`: how many of the teacher's likeliest ids are recorded at each token. `asked_at_step`: the objective
+    takes a `DistributionTeacher`'s forward pass at the step, so a hint must fit the context then too.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Scorer:
         *,
         at_a_time: int,
         top_k: int = 0,
+        asked_at_step: bool = False,
         choice: Choice | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -43,14 +46,20 @@ class Scorer:
         self._teacher = teacher
         self._at_a_time = at_a_time
         self._top_k = top_k
+        self._asked_at_step = asked_at_step
         self._choice = choice or Shortest()
         self._clock = clock
         self._pause_s = FIRST_PAUSE_S
         self._not_before = -float("inf")
 
+    @property
+    def pausing(self) -> bool:
+        """Whether the teacher failed, and is not to be asked again yet."""
+        return self._clock() < self._not_before
+
     def score(self) -> int:
         """Score what waits, a few at a time; returns how many turns moved."""
-        if self._clock() < self._not_before:
+        if self.pausing:
             return 0
         waiting = self._store.score_queue(limit=self._at_a_time)
         if not waiting:
@@ -59,9 +68,8 @@ class Scorer:
         try:
             found = self._ask(waiting)
         except TeacherError as error:
-            self._not_before = self._clock() + self._pause_s
             log.error("%s %d turns wait; asking again in %g s.", error, len(waiting), self._pause_s)
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            self._pause()
             return 0
         self._pause_s = FIRST_PAUSE_S
         for (turn, _), (hint, scores) in zip(waiting, found, strict=True):
@@ -73,9 +81,25 @@ class Scorer:
         """The samples with the teacher's log-probs of this moment, where it moves with the policy or where what was
         recorded lacks the likeliest ids that are wanted (the settings were others then).
 
-        One that it can no longer score trains on its reward alone or, without one, on what was recorded; so do all
-        when the teacher fails.
+        One that it can no longer score trains on its reward alone or, without one, on what was recorded; so do all when
+        the teacher fails (TeacherError, and a pause, where that does not suffice). One that has no reward, and whose
+        hint the step cannot read any more, is left out.
         """
+        return [left for sample in self._asked_again(samples) if (left := self._readable(sample)) is not None]
+
+    def _readable(self, sample: Sample) -> Sample | None:
+        """The sample, without its hint where the step could not read that; None when nothing is left of it."""
+        if not sample.has_teacher:
+            return sample
+        fits = not self._asked_at_step or self._fits(sample)
+        if fits and not self._lacks_top(sample):
+            return sample
+        return _unhinted(sample) if sample.has_reward else None
+
+    def _fits(self, sample: Sample) -> bool:
+        return cast("DistributionTeacher", self._teacher).fits(sample.turn, sample.hint or "")
+
+    def _asked_again(self, samples: Sequence[Sample]) -> list[Sample]:
         again = [s for s in samples if s.hint is not None and (self._teacher.moves or self._lacks_top(s))]
         if not again:
             return list(samples)
@@ -83,10 +107,17 @@ class Scorer:
         try:
             scores = self._teacher.score(pairs, top_k=self._top_k)
         except TeacherError as error:
+            if any(map(self._lacks_top, again)):
+                self._pause()
+                raise
             log.error("%s This step uses the recorded scores.", error)
             return list(samples)
         found = {s.turn.turn_id: new for s, new in zip(again, scores, strict=True)}
         return [_renewed(sample, found.get(sample.turn.turn_id)) for sample in samples]
+
+    def _pause(self) -> None:
+        self._not_before = self._clock() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _lacks_top(self, sample: Sample) -> bool:
         known = 0 if sample.teacher_top_ids is None else sample.teacher_top_ids.shape[1]
@@ -142,8 +173,10 @@ def _renewed(sample: Sample, new: Scores | str | None) -> Sample:
             teacher_top_ids=new.top_ids,
             teacher_top_log_probs=new.top_log_probs,
         )
-    if new is None or not sample.has_reward:
-        return sample
+    return sample if new is None or not sample.has_reward else _unhinted(sample)
+
+
+def _unhinted(sample: Sample) -> Sample:
     return replace(
         sample, hint=None, teacher_log_probs=None, teacher_top_ids=None, teacher_top_log_probs=None
     )

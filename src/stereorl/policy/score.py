@@ -60,6 +60,11 @@ class Positions:
         """The same, with the head as it is at this moment: for weights that are only borrowed."""
         return replace(self, head=self.head.frozen(), hidden_NH=self.hidden_NH.detach())
 
+    @property
+    def vocabulary(self) -> int:
+        """V, how many ids the head scores."""
+        return int(self.head.linear.weight.shape[0])
+
     def rows(self, rows: Sequence[int]) -> Positions:
         """Only those rows, in that order of theirs in the batch (ascending)."""
         keep_B1 = torch.zeros(len(self.mask_BR), 1, dtype=torch.bool, device=self.mask_BR.device)

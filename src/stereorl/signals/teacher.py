@@ -54,7 +54,11 @@ class DistributionTeacher(Teacher, Protocol):
     """A teacher in this process, whose whole distribution can be had at each token."""
 
     def positions(self, turns_and_hints: Sequence[tuple[Turn, str]]) -> Positions:
-        """One forward pass over all items, without gradient. Every item must fit the context (`score` tells)."""
+        """One forward pass over all items, without gradient. Every item must fit the context."""
+        ...
+
+    def fits(self, turn: Turn, hint: str) -> bool:
+        """Whether prompt, hint and reply fit the context."""
         ...
 
 
@@ -104,6 +108,9 @@ class BaseTeacher:
                 raise MisalignedError(f"The hint of turn {turn.turn_id} no longer fits into the context.")
             rows.append(_Row(at, prompt, turn))
         return self._forward(rows)
+
+    def fits(self, turn: Turn, hint: str) -> bool:
+        return self.prompt_ids(turn, hint) is not None
 
     def follow(self) -> None:
         """The base never moves."""
