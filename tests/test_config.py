@@ -73,3 +73,26 @@ def test_values_of_the_wrong_kind_are_refused_by_name() -> None:
 def test_settings_cannot_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Config().learn.lr = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+@pytest.mark.parametrize(
+    "key", ["learn.lr", "learn.poll_s", "objective.kl_coef", "weights.density_alpha", "learn.lora_alpha"]
+)
+def test_numbers_are_finite(key: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        load_config(None, {key: value})
+
+
+def test_decays_of_the_optimiser_lie_below_one() -> None:
+    with pytest.raises(ConfigError, match=r"learn\.betas"):
+        load_config(None, {"learn.betas": [0.9, 1.0]})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://x:99999", "ftp://x/v1", "127.0.0.1:8000", "http:///v1", ""]
+)
+@pytest.mark.parametrize("section", ["judge_endpoint", "teacher_endpoint"])
+def test_an_endpoint_has_a_whole_url(section: str, url: str) -> None:
+    with pytest.raises(ConfigError, match=rf"signals\.{section}\.url.*give a whole URL"):
+        load_config(None, {f"signals.{section}.url": url})

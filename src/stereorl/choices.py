@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from stereorl.errors import ConfigError
@@ -61,11 +61,14 @@ def check_name(table: Table, name: str) -> str:
 
 
 def find(table: Table, name: str) -> Any:
-    """The class behind `name`. ConfigError when there is none or its module cannot be imported."""
+    """The class behind `name`. ConfigError when there is no such dataclass or its module cannot be imported."""
     try:
         module, _, attribute = table.get(check_name(table, name), name).partition(":")
-        return getattr(importlib.import_module(module), attribute)
-    except (ValueError, ImportError, AttributeError) as error:
+        kind = getattr(importlib.import_module(module), attribute)
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            raise TypeError("it is no dataclass")
+        return kind
+    except (ValueError, TypeError, ImportError, AttributeError) as error:
         raise ConfigError(f"Cannot use '{name}': {error}.") from error
 
 
@@ -87,5 +90,5 @@ def fill(kind: Any, *settings: object, **given: object) -> Any:
             values[field.name] = getattr(source, field.name)
     try:
         return kind(**values)
-    except (ValueError, ImportError) as error:
+    except (ValueError, TypeError, ImportError) as error:
         raise ConfigError(f"{kind.__name__} cannot work so: {error}") from error

@@ -10,9 +10,11 @@ import difflib
 import os
 import tomllib
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -33,7 +35,7 @@ def _names(text: str, table: Table) -> str:
 class Section(BaseModel):
     """A group of settings; refuses unknown keys and cannot change after it is made."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -87,6 +89,20 @@ class ServeConfig(Section):
     poll_s: float = Field(0.2, gt=0, description="How often a new version is looked for.")
 
 
+def _web_address(url: str | None) -> str | None:
+    """Refuses what no request can be sent to."""
+    try:
+        parts = None if url is None else urlsplit(url)
+        if parts is None or (parts.scheme in ("http", "https") and parts.hostname and parts.port != 0):
+            return url
+    except ValueError:
+        pass
+    raise ValueError("give a whole URL, such as http://127.0.0.1:8000/v1")
+
+
+WebAddress = Annotated[str | None, AfterValidator(_web_address)]
+
+
 class StoreConfig(Section):
     url: str | None = Field(None, description="SQLAlchemy URL; None: SQLite in the home folder.")
     batch_ms: float = Field(2.0, ge=0, description="How long the writer gathers records into one commit.")
@@ -95,7 +111,7 @@ class StoreConfig(Section):
 class JudgeEndpointConfig(Section):
     """An OpenAI-compatible chat endpoint that judges, writes hints, or both."""
 
-    url: str | None = Field(None, description="Base URL, such as http://127.0.0.1:8000/v1.")
+    url: WebAddress = Field(None, description="Base URL, such as http://127.0.0.1:8000/v1.")
     model: str = Field("default", description="Model name sent with each request.")
     api_key_env: str = Field("STEREORL_JUDGE_API_KEY", description="Environment variable that holds its key.")
     timeout_s: float = Field(60, gt=0, description="Longest wait for one answer.")
@@ -106,7 +122,7 @@ class JudgeEndpointConfig(Section):
 class TeacherEndpointConfig(Section):
     """An endpoint that returns the log-probs of given ids; its tokenizer must be the policy's."""
 
-    url: str | None = Field(None, description="Base URL, such as http://127.0.0.1:8000/v1.")
+    url: WebAddress = Field(None, description="Base URL, such as http://127.0.0.1:8000/v1.")
     api: Literal["stereorl", "vllm"] = Field(
         "stereorl",
         description="What it speaks: /v1/score of another StereoRL server, or vLLM's prompt_logprobs "
@@ -339,6 +355,13 @@ class LearnConfig(Section):
     grad_clip: float = Field(1.0, gt=0, description="Largest gradient norm.")
     epochs: int = Field(1, gt=0, description="Optimiser steps per batch.")
     micro_tokens: int = Field(1024, gt=0, description="Most tokens in one forward pass of the learner.")
+
+    @field_validator("betas")
+    @classmethod
+    def _decays(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("both lie in [0, 1)")
+        return betas
 
 
 class GateConfig(Section):

@@ -348,3 +348,29 @@ def test_the_default_of_topk_is_its_own_estimator():
     assert isinstance(
         tiny_trainer(fusion="topk", estimator="topk_tail", teacher=PrefixTeacher()).fusion.estimator, TopKTail
     )
+
+
+@pytest.mark.parametrize("estimator", ["topk_clip", "topk_tail"])
+def test_recorded_entries_wider_than_the_vocabulary_are_all_of_it(estimator):
+    asked = taught_trainer(estimator=estimator, support="teacher", top_k=4, lr=0.0)
+    samples = scored(asked, top_k=1000)
+    trainer = taught_trainer(estimator=estimator, support="teacher", top_k=10**9)
+    assert trainer.step([*samples, make_sample(9, reward=1.0)]).applied
+    assert trainer.step([make_sample(9, reward=1.0)]).applied
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"fusion": "os:system"},
+        {"fusion": "builtins:dict"},
+        {"fusion": ".x:y"},
+        {"fusion": "::"},
+        {"schedule": "builtins:object"},
+        {"combine": "builtins:sum"},
+        {"scale": "stereorl.core:Weights"},  # its fields want values
+    ],
+)
+def test_a_name_of_what_is_no_such_part_is_refused_as_a_setting(settings):
+    with pytest.raises(ConfigError, match=r"Cannot use|cannot work so"):
+        tiny_trainer(**settings)

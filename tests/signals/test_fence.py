@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import example, given
@@ -79,3 +80,13 @@ def test_a_cut_is_visible_and_keeps_both_ends() -> None:
 
 def test_each_call_has_a_nonce_of_its_own() -> None:
     assert len({nonce() for _ in range(20)}) == 20
+
+
+@pytest.mark.parametrize(
+    "text", ["\\" * 200_000, "\\ " * 100_000, " \\" * 100_000, "[ " * 100_000, "<" * 200_000]
+)
+def test_runs_of_marks_take_no_more_than_a_look(text: str) -> None:
+    began = time.perf_counter()
+    neutral(text)
+    assert time.perf_counter() - began < 2  # minutes, were each place of a run a start of its own
+    assert neutral("so \\ \\boxed{1}") == "so boxed{1}"

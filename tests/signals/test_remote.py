@@ -16,10 +16,11 @@ import pytest
 
 from stereorl.config import TeacherEndpointConfig
 from stereorl.data import Message, Sampling
-from stereorl.errors import TeacherError
+from stereorl.errors import ConfigError, TeacherError
 from stereorl.policy.adapters import attach
 from stereorl.policy.engine import Scores
 from stereorl.policy.render import Renderer
+from stereorl.signals.chat import key_header
 from stereorl.signals.dialects import TEACHER_TEMPERATURE
 from stereorl.signals.remote import RemoteTeacher
 from stereorl.signals.teacher import HINT_OVER_CONTEXT, BaseTeacher
@@ -255,3 +256,17 @@ def test_rounding_above_zero_is_put_to_zero(plain: Renderer) -> None:
         (found,) = teacher.score([(turn, "")])
     assert isinstance(found, Scores)
     assert found.log_probs[1] == 0.0
+
+
+def test_an_answer_without_an_end_is_let_go(plain: Renderer) -> None:
+    with Vllm(lambda _: {"choices": "x" * 2_000_000}).teacher(plain) as teacher:
+        with pytest.raises(TeacherError, match="an answer of more than"):
+            teacher.score([(make_turn([1, 2], [3], temperature=1.0), "")])
+
+
+def test_a_key_that_no_header_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", "kéy")
+    with pytest.raises(ConfigError, match="A_KEY"):
+        key_header("A_KEY")
+    monkeypatch.setenv("A_KEY", "key\n")
+    assert key_header("A_KEY") == {"Authorization": "Bearer key"}

@@ -13,7 +13,7 @@ import httpx
 
 from stereorl.config import JudgeEndpointConfig
 from stereorl.data import Message
-from stereorl.errors import JudgeError
+from stereorl.errors import ConfigError, JudgeError
 
 MAX_BYTES = 4_000_000
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -37,8 +37,7 @@ class HttpChat:
         assert config.url, "the configuration asks for a URL"
         self._url = config.url.rstrip("/") + "/chat/completions"
         self._config = config
-        key = os.environ.get(config.api_key_env)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = key_header(config.api_key_env)
         nearby = urlsplit(config.url).hostname in _LOOPBACK  # which no proxy of the environment can reach
         self._client = httpx.Client(headers=headers, timeout=config.timeout_s, trust_env=not nearby)
 
@@ -80,6 +79,14 @@ class HttpChat:
                 if time.monotonic() > end:
                     raise httpx.ReadTimeout(f"no whole answer within {self._config.timeout_s:g} s")
         return response.status_code, b"".join(pieces)
+
+
+def key_header(variable: str) -> dict[str, str]:
+    """What sends the key in an environment variable, if there is one. ConfigError when no header can hold it."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"The key in ${variable} holds characters that no header can.")
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _text(answer: Any) -> str:

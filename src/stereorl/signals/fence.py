@@ -14,7 +14,7 @@ from stereorl.signals.text import unseen_removed
 
 OPEN, CLOSE = "<<<", ">>>"
 _RUNS = re.compile(r"<{2,}|>{2,}")
-_BOX = re.compile(r"\\[\\\s]*(?=boxed)", re.I)
+_BOX = re.compile(r"(?<![\\\s])(\s*+)\\[\\\s]*+(?=boxed)", re.I)  # a run is looked at once: linear
 _MARKER = re.compile(r"\[(?=\s*HINT_(?:START|END))", re.I)
 
 
@@ -36,7 +36,7 @@ def bounded_text(text: str, limit: int) -> str:
 def neutral(text: str) -> str:
     """`text` that holds no fence mark, no boxed verdict and no hint marker; a human reads the same words."""
     text = _RUNS.sub(lambda m: " ".join(m.group()), text)
-    return _MARKER.sub("(", _BOX.sub("", text))
+    return _MARKER.sub("(", _BOX.sub(r"\1", text))
 
 
 def fence(name: str, text: str, *, limit: int, nonce: str = "") -> str:

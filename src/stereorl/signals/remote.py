@@ -7,7 +7,6 @@ else. Two dialects: `/v1/score` of another StereoRL server, and the `prompt_logp
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from stereorl.data import Turn
 from stereorl.errors import TeacherError
 from stereorl.policy.engine import Scores
 from stereorl.policy.render import Renderer
+from stereorl.signals.chat import key_header
 from stereorl.signals.dialects import DIALECTS, Ask, Dialect, empty
 from stereorl.signals.teacher import HINT_OVER_CONTEXT, hinted_prompt
 
@@ -43,8 +43,7 @@ class RemoteTeacher:
         self._label = label
         self._vocabulary = vocabulary
         self._dialect: Dialect = DIALECTS[config.api](config.model)
-        key = os.environ.get(config.api_key_env)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = key_header(config.api_key_env)
         self._client = httpx.Client(headers=headers, timeout=config.timeout_s, trust_env=False)
 
     def score(self, turns_and_hints: Sequence[tuple[Turn, str]], *, top_k: int = 0) -> list[Scores | str]:
@@ -79,7 +78,7 @@ class RemoteTeacher:
             return reason
         if not ask.response_ids:
             return empty(ask)
-        answer = self._post(self._dialect.path, self._dialect.body(ask))
+        answer = self._post(self._dialect.path, self._dialect.body(ask), _most_bytes(ask))
         if isinstance(answer, str):
             return answer
         try:
@@ -87,10 +86,10 @@ class RemoteTeacher:
         except (ValueError, TypeError, LookupError, OverflowError, AttributeError) as error:
             raise TeacherError(f"The teacher at {self._url} answered nonsense: {_short(error)}.") from error
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The answer's JSON, or the reason why this item gets none."""
+    def _post(self, path: str, body: Mapping[str, Any], most: int) -> Any:
+        """The answer's JSON, of at most `most` bytes, or the reason why this item gets none."""
         try:
-            status, data = self._send(f"{self._url}{path}", body)
+            status, data = self._send(f"{self._url}{path}", body, most)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             what = str(error) or type(error).__name__
             raise TeacherError(f"The teacher at {self._url} cannot be reached: {what}.") from error
@@ -104,16 +103,24 @@ class RemoteTeacher:
         except (ValueError, RecursionError) as error:
             raise TeacherError(f"The teacher at {self._url} did not answer in JSON.") from error
 
-    def _send(self, url: str, body: Mapping[str, Any]) -> tuple[int, bytes]:
+    def _send(self, url: str, body: Mapping[str, Any], most: int) -> tuple[int, bytes]:
         """(status, body), all of it within `timeout_s`, however slowly it drips."""
         end = time.monotonic() + self._timeout_s
-        pieces = []
+        pieces, size = [], 0
         with self._client.stream("POST", url, json=body) as response:
             for piece in response.iter_bytes():
                 pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    raise httpx.ReadError(f"an answer of more than {most} bytes")
                 if time.monotonic() > end:
                     raise httpx.ReadTimeout(f"no whole answer within {self._timeout_s:g} s")
         return response.status_code, b"".join(pieces)
+
+
+def _most_bytes(ask: Ask) -> int:
+    """Far more than either dialect needs for its tables."""
+    return 1_000_000 + 500 * (len(ask.prompt_ids) + len(ask.response_ids)) * (ask.top_k + 2)
 
 
 def _too_long(data: bytes) -> bool:
