@@ -23,6 +23,7 @@ from stereorl.core import (
     Support,
     TopK,
     TopKClip,
+    TopKTail,
     Weights,
     advantage_sum,
     aggregate,
@@ -155,6 +156,59 @@ def test_gradcheck(fusion, estimator):
     assert torch.autograd.gradcheck(
         lambda x: made(streams_of(MIXED, leaf=x)[0], Weights(0.7, 1.3)).loss, (leaf,), atol=1e-6
     )
+
+
+VARIANTS = {
+    "k1": AdvantageSum(kl="k1", kl_coef=0.5),
+    "k2": LossSum(kl="k2", kl_coef=0.5),
+    "mirrored": AdvantageSum(clip="mirrored"),
+    "dual": TopK(dual_clip=1.5, estimator=Sampled(gap_clip=None)),
+    "narrow": Route(eps_low=0.05, eps_high=0.05),
+    "variate": LossSum(estimator=Sampled(control_variate=True)),
+    "certain": Route(entropy_beta=1.0),
+    "certain_full": Route(entropy_beta=2.0, estimator=Full(divergence_alpha=0.3)),
+    "jsd": AdvantageSum(estimator=Full(divergence_alpha=0.5)),
+    "forward": TopK(estimator=Full(divergence_alpha=0.0)),
+    "tail_jsd": TopK(estimator=TopKTail(divergence_alpha=0.5)),
+    "tail_forward": LossSum(estimator=TopKTail(divergence_alpha=0.0)),
+    "clip_all": TopK(estimator=TopKClip(gap_clip=None, clip="mirrored", dual_clip=1.1)),
+    "clip_narrow": LossSum(estimator=TopKClip(eps_low=0.01, eps_high=0.01)),
+}
+variants = pytest.mark.parametrize("made", VARIANTS.values(), ids=VARIANTS)
+
+
+@variants
+def test_gradcheck_of_the_other_settings(made):
+    fixed, leaf = streams_of(MIXED)
+
+    def loss(x):
+        streams, _ = streams_of(MIXED, leaf=x)
+        if isinstance(made.estimator, Sampled):  # its control variate is a constant, like the gap
+            streams = dataclasses.replace(streams, vocabulary=fixed.vocabulary)
+        return made(streams, Weights(0.7, 1.3)).loss
+
+    assert torch.autograd.gradcheck(loss, (leaf.detach().requires_grad_(),), atol=1e-6)
+
+
+@variants
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 99), st.integers(0, 3), st.permutations(range(4)))
+def test_padding_and_row_order_change_nothing_under_other_settings(made, seed, extra, order):
+    """And micro-batches of a row each add up."""
+    rows = [
+        random_row(seed, 3, reward=-1.0),
+        random_row(seed + 1, 2, reward=1.0),
+        random_row(seed + 2, 4, teacher=False),
+        random_row(seed + 3, 1, reward=None),
+    ]
+    loss, grads = loss_and_gradients(made, rows)
+    other, others = loss_and_gradients(made, [rows[i] for i in order], extra=extra, pad=-3.0)
+    assert other == pytest.approx(loss, abs=1e-10)
+    for position, i in enumerate(order):
+        torch.testing.assert_close(others[position], grads[i], atol=1e-10, rtol=0)
+    streams, _ = streams_of(rows)
+    parts = [float(made(row_of(streams, b), Weights(0.7, 1.3)).loss.detach()) for b in range(4)]
+    assert sum(parts) == pytest.approx(loss, abs=1e-10)
 
 
 @pairs
@@ -318,7 +372,7 @@ def test_nothing_trained_is_a_defined_zero(fusion, estimator):
 # --- identities
 
 
-@pytest.mark.parametrize("fusion", [AdvantageSum, TopK, Route])
+@pytest.mark.parametrize("fusion", [AdvantageSum, LossSum, TopK, Route])
 def test_without_the_directive_signal_it_is_ppo(fusion):
     rows = [dataclasses.replace(row, teacher=None, reward=row.reward or -1.0) for row in MIXED]
     streams, _ = streams_of(rows)
@@ -326,6 +380,40 @@ def test_without_the_directive_signal_it_is_ppo(fusion):
     rho = ratio(streams.logp_new_BT, streams.logp_old_BT)
     ppo = aggregate(clipped_surrogate(rho, streams.adv_eval_BT), streams.mask_BT)
     torch.testing.assert_close(fusion(kl_coef=0.0)(streams, Weights(1.0, 0.0)).loss, ppo)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("fusion", ["advantage_sum", "loss_sum", "topk"])
+def test_at_w_dir_0_it_is_ppo_whatever_the_teachers_say(fusion, estimator):
+    """Every row has a reward, so that all denominators are one; also the gradient."""
+    rows = [dataclasses.replace(row, reward=row.reward or -1.0) for row in MIXED]
+    streams, leaf = streams_of(rows)
+    streams = dataclasses.replace(streams, logp_behaviour_BT=streams.logp_old_BT)
+    rho = ratio(streams.logp_new_BT, streams.logp_old_BT)
+    ppo = 0.7 * aggregate(clipped_surrogate(rho, streams.adv_eval_BT), streams.mask_BT)
+    loss = make(fusion, estimator, kl_coef=0.0)(streams, Weights(0.7, 0.0)).loss
+    torch.testing.assert_close(loss, ppo)
+    got, wanted = (torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in (loss, ppo))
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("fusion", ["advantage_sum", "loss_sum", "topk"])
+def test_at_w_eval_0_it_is_distillation_whatever_the_rewards_are(fusion, estimator):
+    """Three of four rows are taught: under one denominator each counts a quarter, under its own a third."""
+    streams, leaf = streams_of(MIXED)
+    streams = dataclasses.replace(streams, logp_behaviour_BT=streams.logp_old_BT)
+    directive = find(ESTIMATORS, estimator)()(streams)
+    rho = ratio(streams.logp_new_BT, streams.logp_old_BT)
+    alone = clipped_surrogate(rho, directive.advantage_BT) + directive.loss_BT
+    mask = streams.teacher_mask_BT if fusion == "loss_sum" else streams.mask_BT
+    made = make(fusion, estimator, kl_coef=0.0)
+    if fusion == "loss_sum":
+        made = dataclasses.replace(made, token_threshold=0.0)
+    loss, opd = made(streams, Weights(0.0, 1.3)).loss, 1.3 * aggregate(alone, mask)
+    torch.testing.assert_close(loss, opd)
+    got, wanted = (torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in (loss, opd))
+    torch.testing.assert_close(got, wanted)
 
 
 def test_advantage_sum_is_one_clipped_surrogate_of_the_sum():
@@ -448,6 +536,39 @@ def test_loss_sum_has_its_own_denominators():
     given = {"reward": [1.0, NAN, NAN], "teacher": [None, [0.2, 0.6], [0.2, 0.6]]}
     assert by_hand(LossSum(), **given)["eval"] == pytest.approx(-1.0, abs=1e-6)
     assert by_hand(AdvantageSum(), **given)["eval"] == pytest.approx(-1 / 3, abs=1e-6)
+
+
+def test_loss_sum_leaves_out_a_row_whose_gaps_are_all_small():
+    """tau .5: row 0 has none above, so its half of the weight goes to nobody; row 1 hands all of its to the .6."""
+    fusion = LossSum(estimator=Sampled(gap_clip=None), token_threshold=0.5)
+    given = {"reward": [NAN, NAN], "teacher": [[0.5, -0.3], [0.2, -0.6]]}
+    assert by_hand(fusion, **given)["dir"] == pytest.approx(0.6 / 2, abs=1e-6)
+    # a third token more or less in a row changes no other row's share: under tau = 0 each has its mean
+    plain = LossSum(estimator=Sampled(gap_clip=None), token_threshold=0.0)
+    assert by_hand(plain, **given)["dir"] == pytest.approx(-(0.1 - 0.2) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("fusion", [AdvantageSum, LossSum, TopK, Route])
+def test_who_sampled_the_token_weighs_surrogates_and_no_divergence(fusion):
+    """Behaviour half of old: weight 2. Row 0: reward -1, no teacher; row 1: gap .5, or KL((.4, .6) || (.66, .34))."""
+    new = torch.tensor([[[0.4, 0.6]], [[0.4, 0.6]]]).log().requires_grad_()
+    old = new[:, :, 0].detach()
+    teacher = torch.tensor([[[NAN, NAN]], [[math.log(0.4) + 0.5, math.log(1 - 0.4 * math.exp(0.5))]]])
+    mask = torch.ones(2, 1, dtype=torch.bool)
+    given = {
+        "reward_B": torch.tensor([-1.0, NAN]),
+        "logp_behaviour_BT": old - math.log(2),
+        "logp_teacher_BT": teacher[:, :, 0],
+        "vocabulary": DenseVocabulary(new, teacher, mask & torch.tensor([[False], [True]])),
+    }
+    streams = make_streams(new[:, :, 0], mask, **given)
+    share = 1.0 if fusion is LossSum else 0.5
+    sampled = fusion(estimator=Sampled(gap_clip=None))(streams, Weights(1.0, 1.0)).terms
+    assert float(sampled["eval"].detach()) == pytest.approx(2 * 1 * share, abs=1e-6)
+    assert float(sampled["dir"].detach()) == pytest.approx(-2 * 0.5 * share, abs=1e-6)
+    full = fusion(estimator=Full())(streams, Weights(1.0, 1.0)).terms
+    kl = 0.4 * -0.5 + 0.6 * (math.log(0.6) - math.log(1 - 0.4 * math.exp(0.5)))
+    assert float(full["dir"].detach()) == pytest.approx(kl * share, abs=1e-6)
 
 
 def test_route_by_hand():
