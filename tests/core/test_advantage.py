@@ -49,6 +49,21 @@ def test_a_batch_without_rewards_leaves_the_running_mean():
     assert mean == 0.3
 
 
+@pytest.mark.parametrize("baseline", ["batch", "none"])
+def test_a_batch_without_rewards_is_no_mean_to_subtract(baseline):
+    adv, mean = evaluative_advantage(
+        torch.tensor([NAN]), torch.tensor([False]), baseline=baseline, running_mean=0.3
+    )
+    assert (adv.tolist(), mean) == ([0.0], 0.3)
+
+
+def test_decay_0_is_the_last_batchs_mean():
+    _, mean = evaluative_advantage(
+        torch.tensor([1.0, 0.0]), torch.tensor([True, True]), running_mean=9.0, decay=0.0
+    )
+    assert mean == 0.5
+
+
 def test_running_reduces_to_none_at_mean_zero():
     reward, has = torch.tensor([1.0, -1.0, 0.0]), torch.tensor([True, True, True])
     running, _ = evaluative_advantage(reward, has, baseline="running", running_mean=0.0)
@@ -85,6 +100,12 @@ def test_sum_by_hand_with_a_mask_per_signal():
         w_dir=3.0,
     )
     close(total, [[2 + 1.5, 2 - 1.5, 0.0], [-2.0, -2.0, -2.0], [0.6, 0.0, 0.0]])
+
+
+def test_sum_weighs_both_by_1_unless_told():
+    one, yes = torch.ones(1, 1), torch.tensor([True])
+    total = advantage_sum(one, 2 * one, has_reward_B=yes, has_teacher_B=yes, mask_BT=yes[:, None])
+    close(total, [[3.0]])
 
 
 @pytest.mark.parametrize(("w_eval", "w_dir"), [(1.0, 0.0), (0.0, 1.0)])

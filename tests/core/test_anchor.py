@@ -17,6 +17,11 @@ def test_the_anchor_by_hand():
     first, second = torch.autograd.grad(value, theta)
     assert first.tolist() == [2.0, -4.0]
     assert second.tolist() == [[0.0]]
+    start[0].requires_grad_()
+    (none,) = torch.autograd.grad(parameter_anchor(theta, start) + 0 * start[0].sum(), start[0])
+    assert none.tolist() == [0.0, 0.0]  # no gradient reaches an anchor
+    with pytest.raises(ValueError, match="one of each"):
+        parameter_anchor([], [])
     with pytest.raises(ValueError, match="one of each"):
         parameter_anchor(theta, start[:1])
     with pytest.raises(ValueError, match="different shapes"):

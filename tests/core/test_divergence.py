@@ -145,6 +145,27 @@ def test_the_tail_by_hand():
         with_tail(P, torch.ones(1, 2, dtype=torch.bool))
 
 
+def test_leading_dimensions_are_kept():
+    """[B, T, V] is the same as each token by itself; so is a lone [V]."""
+    generator = torch.Generator().manual_seed(0)
+    p, q = (torch.randn(2, 3, 4, dtype=torch.float64, generator=generator).log_softmax(-1) for _ in range(2))
+    mask = torch.rand(2, 3, 4, generator=generator) < 0.7
+    for function in (
+        reverse_kl,
+        forward_kl,
+        lambda a, b: divergence(a, b, alpha=0.3),
+        lambda a, b: mean_gap(a, b, clip=0.5),
+        lambda a, _: entropy(a),
+    ):
+        whole = function(p, q)
+        assert whole.shape == (2, 3)
+        torch.testing.assert_close(whole[1, 2], function(p[1, 2], q[1, 2]))
+    tailed = with_tail(p[..., :3], mask[..., :3])
+    assert tailed.shape == (2, 3, 4)
+    torch.testing.assert_close(tailed[1, 2], with_tail(p[1, 2, :3], mask[1, 2, :3]))
+    torch.testing.assert_close(tailed.exp().sum(-1), torch.ones(2, 3, dtype=torch.float64))
+
+
 def test_shapes_are_refused_by_name():
     with pytest.raises(ValueError, match="both must be"):
         reverse_kl(P, Q[:, :2])

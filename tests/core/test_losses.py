@@ -141,6 +141,10 @@ def test_aggregations_by_hand():
     mask = torch.tensor([[True, True, True], [True, False, False]])
     close(aggregate(value, mask, mode="token_mean"), (1 + 2 + 3 + 10) / 4)
     close(aggregate(value, mask, mode="seq_mean_token_mean"), ((1 + 2 + 3) / 3 + 10) / 2)
+    close(aggregate(value, mask), 6.0)  # unless told
+    alone = torch.tensor([[False, False, False], [True, False, False]])
+    for mode in ("token_mean", "seq_mean_token_mean"):
+        close(aggregate(value, alone, mode=mode), 10.0)
 
 
 @pytest.mark.parametrize("mode", ["token_mean", "seq_mean_token_mean"])
