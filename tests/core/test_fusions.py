@@ -90,6 +90,14 @@ MIXED = [
 ]
 
 
+SHORT = [  # the same four kinds, for what differentiates entry by entry
+    random_row(5, 2, reward=1.0),
+    random_row(6, 1, reward=-1.0),
+    random_row(7, 2, teacher=False, reward=-1.0),
+    random_row(8, 1, reward=None),
+]
+
+
 def streams_of(rows, *, leaf=None, extra=0, pad=-1.0, mode="seq_mean_token_mean", places=None):
     """Streams of `rows`, padded with `pad` by `extra` beyond the longest; `leaf` [B, T, V] replaces the logits now.
     `places`: where each row's tokens stand, in order; by default at its beginning.
@@ -151,10 +159,10 @@ def loss_and_gradients(fusion, rows, **given):
 @pairs
 def test_gradcheck(fusion, estimator):
     made = make(fusion, estimator, kl_coef=0.1)
-    leaf = streams_of(MIXED)[1].detach().requires_grad_()
+    leaf = streams_of(SHORT)[1].detach().requires_grad_()
     # old log-probs are constants: the function of the leaf alone
     assert torch.autograd.gradcheck(
-        lambda x: made(streams_of(MIXED, leaf=x)[0], Weights(0.7, 1.3)).loss, (leaf,), atol=1e-6
+        lambda x: made(streams_of(SHORT, leaf=x)[0], Weights(0.7, 1.3)).loss, (leaf,), atol=1e-6
     )
 
 
@@ -187,7 +195,8 @@ def test_gradcheck_of_the_other_settings(made):
             streams = dataclasses.replace(streams, vocabulary=fixed.vocabulary)
         return made(streams, Weights(0.7, 1.3)).loss
 
-    assert torch.autograd.gradcheck(loss, (leaf.detach().requires_grad_(),), atol=1e-6)
+    # along random directions: every entry by itself is what the test above does
+    assert torch.autograd.gradcheck(loss, (leaf.detach().requires_grad_(),), atol=1e-6, fast_mode=True)
 
 
 @variants
@@ -226,7 +235,7 @@ def test_terms_add_up_and_statistics_are_finite(fusion, estimator):
 
 
 @pairs
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -252,7 +261,7 @@ def test_padding_and_row_order_change_nothing(fusion, estimator, drawn, extra, p
 
 
 @pairs
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.integers(0, 99),
     st.integers(1, 3),

@@ -6,7 +6,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stereorl.config import WeightsConfig
@@ -218,6 +218,7 @@ def test_balance_keeps_the_sum_and_equalises_unless_bounded(norms, w_eval, w_dir
 
 
 @every
+@settings(max_examples=30)
 @given(history=histories, cut=st.integers(0, 12), again=st.integers(1, 3))
 def test_a_resumed_and_repeatedly_asked_schedule_equals_an_uninterrupted_one(make, history, cut, again):
     whole, broken = make(), make()
