@@ -580,6 +580,43 @@ def test_who_sampled_the_token_weighs_surrogates_and_no_divergence(fusion):
     assert float(full["dir"].detach()) == pytest.approx(kl * share, abs=1e-6)
 
 
+def test_loss_sum_leaves_out_a_tenth_of_a_nat_unless_told():
+    """Gaps .09 and .11: the second alone."""
+    terms = by_hand(LossSum(), reward=[NAN], teacher=[[0.09, 0.11]])
+    assert terms["dir"] == pytest.approx(-0.11, abs=1e-6)
+
+
+@pytest.mark.parametrize("fusion", [AdvantageSum, LossSum, TopK, Route])
+def test_the_statistics_by_hand(fusion):
+    """Weights .5 and 2. Rewards 1 and none, gaps .3 and 3, clipped at 1: .5 + .6 and 2; in Route .5 and 2.
+    rho is 1.5 in row 0, clipped above 0, and 1 in row 1. Behaviour half of old: 2. Reference half of now: k1 = ln 2.
+    """
+    old = torch.tensor([[0.4], [0.4]]).log()
+    new = old + torch.tensor([[1.5], [1.0]]).log()
+    streams = make_streams(
+        new.requires_grad_(),
+        torch.ones(2, 1, dtype=torch.bool),
+        reward_B=torch.tensor([1.0, NAN]),
+        logp_old_BT=old,
+        logp_behaviour_BT=old - math.log(2),
+        logp_ref_BT=new.detach() - math.log(2),
+        logp_teacher_BT=old + torch.tensor([[0.3], [3.0]]),
+    )
+    tokens = fusion(estimator=Sampled(gap_clip=1.0), kl="k1")(streams, Weights(0.5, 2.0)).tokens
+    expected = {
+        "raw_gap": [0.3, 3.0],
+        "gap": [0.3, 1.0],
+        "advantage": [0.5 if fusion is Route else 1.1, 2.0],
+        "ratio": [1.5, 1.0],
+        "clipped": [True, False],
+        "importance": [2.0, 2.0],
+        "kl": [math.log(2), math.log(2)],
+    }
+    assert tokens.keys() == expected.keys()
+    for name, wanted in expected.items():
+        assert tokens[name][:, 0].tolist() == pytest.approx(wanted, abs=1e-6), name
+
+
 def test_route_by_hand():
     """Four rows, weights .5 and 2: +1 with a teacher -> reward (-.5); -1 with gaps (.2, .6) -> -.4 * 2; -1 without a
     teacher -> reward (+.5); no reward with gaps (.1, .3) -> -.2 * 2. Each a quarter.
